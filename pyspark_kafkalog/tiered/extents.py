@@ -229,8 +229,8 @@ class TieredExtents:
         """Remote segments as they were looked up last, then the local ones as they are now."""
         local: list[Extent] = [] if self._local is None else list(self._local.current())
         if local and self._remote.known_end_offset < local[0].base_offset != self._looked_up_for:
-            self._looked_up_for = local[0].base_offset
             self._look_up_again()
+            self._looked_up_for = local[0].base_offset  # not before: a failure is not the answer that nothing is remote
         return [*self._remote_extents(_local_start(local)), *local]
 
     def after_loss(self, extent: Extent) -> list[Extent]:

@@ -570,7 +570,8 @@ class LogReader:
         for _ in range(_REPLACED_SEGMENT_TRIES):
             with contextlib.suppress(FileNotFoundError):
                 return SegmentReader(self._floor(offset))
-            self._listed = self.extents.current()
+            with contextlib.suppress(FileNotFoundError):
+                self._listed = self.extents.current()
         return SegmentReader(self._floor(offset))
 
     def _floor(self, offset: int) -> Extent:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 from builders.aiven_objects import AivenWriter
 from builders.tiered_fixtures import ALL, COLUMNS, TieredFixture, rows_of
@@ -23,8 +25,10 @@ from pyspark_kafkalog.spark.options.parse import parse_read_options
 from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
 from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range
 from pyspark_kafkalog.spark.schema import read_schema
+from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.tiered import index_cache, remote_storage
 from pyspark_kafkalog.tiered.byte_source import WINDOW_BYTES, RemoteBytes, Window
+from pyspark_kafkalog.tiered.extents import BrokerRemoteLog, TieredExtents
 from pyspark_kafkalog.tiered.index_cache import BytesCache
 
 FIXTURE: Final = ALL[0]
@@ -116,6 +120,28 @@ def test_object_that_is_deleted_while_it_is_read_is_looked_up_again(store: Fault
     for directory in (tmp_path / "log-dir").glob("__remote_log_metadata-*"):
         shutil.rmtree(directory)  # so that the objects decide which segments there are
     assert list(task_rows(task)) == rows(268)
+
+
+def test_look_up_that_meets_a_deletion_is_repeated_before_local_segments_are_all_there_is(store: FaultyStore) -> None:
+    snapshot = opened().root.partition("tiered", 0)
+    assert snapshot.remote is not None
+    assert isinstance(snapshot.remote.log, BrokerRemoteLog)
+    known = snapshot.remote.log
+    as_planned = replace(known, segments=(), known_end_offset=0)
+    look_ups: list[BrokerRemoteLog | None] = [None, None, known]
+
+    def look_up() -> BrokerRemoteLog:
+        found = look_ups.pop(0)
+        if found is None:
+            raise FileNotFoundError("a segment that the broker deletes just now")
+        return found
+
+    extents = TieredExtents(as_planned, LocalExtents(snapshot.directory), look_up)
+    reader = LogReader(extents, snapshot.topic_partition)
+    schema = opened().read("tiered", partition=0, columns=COLUMNS).schema
+    batches = list(reader.read(100, 690, schema=schema, committed=False))
+    assert rows_of(pa.Table.from_batches(batches)) == rows(100, 690)
+    assert not look_ups
 
 
 def test_object_shorter_than_the_metadata_say_is_an_error_with_object_and_position(store: FaultyStore) -> None:
