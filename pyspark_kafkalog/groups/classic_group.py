@@ -280,7 +280,7 @@ class ClassicGroup:
 
     @property
     def have_all_joined(self) -> bool:
-        """Whether nobody is awaited; asked at each join, so it looks at all members only when it has seen all join."""
+        """Whether no member is awaited; asked at each join: it looks at all members only when it has seen all join."""
         if self.pending_joins:
             return False
         while True:

@@ -82,7 +82,7 @@ class MemberState(IntEnum):
 class ConsumerMember:
     """A member: its subscription, and its current assignment.
 
-    `assigned` is what it may consume. `revoking` it has to give up first: until it has, nobody else gets it.
+    `assigned` is what it may consume. `revoking` it has to give up first: until it has, no other member gets it.
     """
 
     member_id: str

@@ -95,9 +95,11 @@ class OtherGroup:
 
     @property
     def protocol_type(self) -> str:
+        """The protocol, as clients list it."""
         return self.kind.lower()
 
     def described(self, topic_names: TopicNames) -> GroupDescription:
+        """The group for commands, without members."""
         return GroupDescription(group_id=self.group_id, type=self.kind, state=self.state_name)
 
 

@@ -200,8 +200,8 @@ class NativeRoot(_Unguarded, ABC):
     ) -> CommitEngine:
         """What carries out changes of partitions, whose commits wait for the disk as `flush` says.
 
-        `operation` is what the history says of the commits. `following_id`: they are those of the follower that has it.
-        What is in an object store is durable, whatever `flush` says. Used by one thread; the caller closes it.
+        `operation` is the commits' operation in the history. `following_id`: they are those of the follower that has
+        it. What is in an object store is durable, whatever `flush` says. Used by one thread; the caller closes it.
         """
 
     def committer(self, *, flush: FlushMode = "fsync", operation: str = "append") -> LeaderWriter:

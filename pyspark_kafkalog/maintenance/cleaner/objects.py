@@ -287,7 +287,7 @@ class CleanedObjects(CleanableLogs):
                 done.append(copied)
         finally:
             keys = [key for copied in put[tried:] for key in _keys(log, copied)]
-            with contextlib.suppress(KafkalogError, OSError):  # the clean-up deletes what is left
+            with contextlib.suppress(KafkalogError, OSError):  # the clean-up deletes the rest
                 self._root.objects.delete(keys)
 
     def _commit(self, log: CleanableLog, copied: CopiedGroup) -> bool:

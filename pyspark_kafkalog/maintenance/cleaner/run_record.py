@@ -368,7 +368,7 @@ class CleanerRecord:
         return failure
 
     def close(self) -> None:
-        """Store what is left, and the totals. Call it when the run has gone through all partitions."""
+        """Store the rest, and the totals. Call it when the run has gone through all partitions."""
         if not self._is_kept:
             return
         try:

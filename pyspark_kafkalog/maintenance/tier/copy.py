@@ -7,7 +7,7 @@
        was deleted
 
 The local files stay; local retention removes them later. From the commit on the segments are in remote storage, before
-it nobody knows of them. A kill before the commit leaves objects that no commit names; retention deletes them once they
+it they are unknown. A kill before the commit leaves objects that no commit names; retention deletes them once they
 have expired, as their ids tell when they were planned.
 
 The lock keeps merges and retention of other runs away from the files. It does not decide: two runs at once commit each

@@ -131,7 +131,7 @@ class FollowerAppend:
     `log_start_offset`: the log start is raised to it, at most to the new log end; -1 leaves it. `leader_epoch`: the
     epoch in which the leader leads, -1 if unknown. If it is above that of the last batch, it begins at the new log end
     for now. The partition's leader epoch never falls; its leader-epoch-checkpoint gets the epoch with an append
-    without batches, as that of one who has caught up, or with the first batch of it.
+    without batches, as that of a follower that has caught up, or with the first batch of it.
 
     `is_far_behind`: much more of the partition is to follow, so the writer need not keep it in memory for readers.
     """

@@ -104,7 +104,7 @@ class LeaderWriter:
         try:
             self._engine.carry_out(planned.plan)
         except (InvalidRecordError, ObjectNotFoundError) as error:
-            # The records of a unit contradict the image, or those of another unit, which nobody but the image can tell;
+            # The records of a unit contradict the image, or those of another unit, which only the image can tell;
             # those of all are too large for one commit; or the producers of one partition cannot be read.
             if len(units) == 1:
                 return [error]

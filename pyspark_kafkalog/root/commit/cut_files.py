@@ -1,4 +1,4 @@
-"""The files of what truncations cut: the batches as they are, kept for whoever needs the records.
+"""The files of truncated batches, as they are, kept for users who need the records.
 
     <root>/diverged-<topic>-<partition>-<first>-<end>-<time ms>.log             of a root on a file system
     <root>/diverged/<topic>-<partition>-<first>-<end>-<time ms>.log             of one in an object store

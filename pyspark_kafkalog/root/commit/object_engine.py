@@ -72,7 +72,7 @@ from pyspark_kafkalog.units import INT32_MAX
 class ObjectEngine:
     """Carries out commits to `root`, whose store is `objects`. See `CommitEngine`.
 
-    `operation` is what the history says of the commits. `following_id`: they are those of the follower that has it.
+    `operation` is the commits' operation in the history. `following_id`: they are those of the follower that has it.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class ObjectEngine:
 
 @dataclass(frozen=True, slots=True)
 class _PlannedAppend:
-    """An append to one partition: its runs, what the commit says of them, and the states before and after.
+    """An append to one partition: its runs, the commit's facts about them, and the states before and after.
 
     `staged`: the batches that are in the store already, which have no `runs`.
     """
@@ -246,9 +246,9 @@ class ObjectAttempt(Attempt):
     def _with_starts(
         self, of: TopicPartition, rows: NDArray[np.void], before: LogState
     ) -> tuple[NDArray[np.void], int]:
-        """What the commit says of the batches of producers, and the first offset of the oldest open transaction."""
+        """The commit's rows of the batches of producers, and the first offset of the oldest open transaction."""
         if not (rows["kind"] != ProducerBatchKind.DATA).any():
-            # No transaction begins or ends: who has one open does not matter.
+            # No transaction begins or ends: the owners of open ones do not matter.
             return rows, before.first_unstable_offset
         base = self._engine.producers.at(self.image, of, now_ms=self.now_ms)
         appended = with_transaction_starts(base, rows)

@@ -148,7 +148,7 @@ def _kept_batches(store: ObjectStore, log: ObjectLog, start_offset: int, end_off
 
 
 def _rows(producers: PartitionProducers, batches: FollowerBatches) -> NDArray[np.void]:
-    """What the commit says of the batches of producers in `batches`, which are added to `producers`."""
+    """The commit's rows of the batches of producers in `batches`, which are added to `producers`."""
     stored = producer_batches(batches.data, batches.batches, data_position=0, file="<batches stored again>")
     rows = appended_to(producers, stored).rows
     producers.apply(rows)

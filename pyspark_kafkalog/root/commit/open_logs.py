@@ -1,8 +1,8 @@
 """Logs on a file system that stay open between commits, and the commits of appends to them.
 
 Opening a log for each commit would cost more than the append: a listing, three files, and the batches since the last
-producer snapshot. A log that was kept is used again only if nobody else has touched the partition: the image has the
-state that this process has committed, and the files are those that it has left. So it is found out whether another
+producer snapshot. A log that was kept is used again only if no other process has touched the partition: the image has
+the state that this process has committed, and the files are those that it has left. So it is found out whether another
 process has appended, has been killed while appending, or has rebuilt an index. Otherwise the log is resumed from the
 image (`UnifiedLog.resume`), and its producer state, if that was kept, is advanced by the batches that were added.
 
@@ -108,7 +108,7 @@ class OpenLog:
     epochs_file: _FileState
 
     def is_current(self, image: MetadataImage, topic: TopicImage, state: LogState) -> bool:
-        """Whether the log is as `image` says, and nobody else has touched its files."""
+        """Whether the log is as `image` says, and no other process has touched its files."""
         return (
             self.topic_id == topic.topic_id
             and (self.state is state or self.state == state)
@@ -169,7 +169,7 @@ class OpenLogs:
             return kept
         topic = image.topic(topic_partition.topic)
         state = image.partition(topic_partition.topic, topic_partition.partition).state
-        # What cannot be looked at stays among the logs: nobody else would close it.
+        # What cannot be looked at stays among the logs: no other code would close it.
         if kept is not None and kept.is_current(image, topic, state):
             kept.log.active_segment.reserve_room()
             self._logs[topic_partition] = self._logs.pop(topic_partition)
@@ -363,7 +363,7 @@ class _Locked(RootLock):
 class FileCommits:
     """Commits of appends to the logs of `root`, which wait for the disk as `flush` says.
 
-    `operation` is what the history says of the commits. `following_id`: they are those of the follower that has it.
+    `operation` is the commits' operation in the history. `following_id`: they are those of the follower that has it.
     `appends_files`: what is appended are staged files, for which the logs need not know their producers.
     """
 

@@ -7,7 +7,7 @@ are added when they are read.
 A task of a follower puts a data object before the commit, under a random key (`stage_batches`):
 
     task      check the batches; one data object with a run for each leader epoch
-    driver    check what the task says of it; commit the runs, and where the transactions in them begin
+    driver    check the task's facts about it; commit the runs, and where the transactions in them begin
 
 What passes from the task to the driver is the object's runs and a row for each batch of a producer, no records. Offsets
 in an object count from the log end at which its runs are to be appended, so a task must know where the log will end.
@@ -62,7 +62,7 @@ class RunSpan:
 
 
 def places_of(spans: Iterable[RunSpan], rows: NDArray[np.void], base_offset: int = AT_LOG_END) -> list[RunPlace]:
-    """What a commit says of runs at these offsets; `base_offset` is what it states for the first one."""
+    """A commit's attributes of runs at these offsets; `base_offset` is what it states for the first one."""
     places: list[RunPlace] = []
     for span in spans:
         own = encode_rows(span.rows(rows))

@@ -2,7 +2,7 @@
 
 An `ObjectLog` is the partition as of one image. It travels with the plan of a read, so that a task asks the store for
 nothing but records. Objects that a merge has replaced remain for file.delete.delay.ms; one that is gone nevertheless
-means that the image is old: it is refreshed once, and the reader goes on in what has replaced it.
+means that the image is old: it is refreshed once, and the reader continues in what has replaced it.
 
 The bytes of small writes are inside their commits: inline_data.py.
 """

@@ -4,7 +4,7 @@
                              which the image holds (storage/objects/data_object.py)
 
 A process keeps the states of partitions that it has written to, and brings them forward by what each newer image has
-beyond them, whoever committed it. That takes no request. A state is read again, with one request, if a merge went past
+beyond them, by any writer. That takes no request. A state is read again, with one request, if a merge went past
 it. So it never depends on what this process believes to have committed. A snapshot has the last batch of each producer
 alone: if an earlier one is sent again, it is looked for in the segments (`recall`), so that a retry which another
 process receives after a merge is still known as a duplicate. Producers expire when a merge makes the next
@@ -288,7 +288,7 @@ class LazyProducers(Mapping[int, ProducerState]):
 
 @dataclass(frozen=True, slots=True)
 class ProducersAppended:
-    """What a commit says of the batches that it appends: `rows` (PRODUCER_BATCH_DTYPE).
+    """The commit's rows of the batches that it appends: `rows` (PRODUCER_BATCH_DTYPE).
 
     `first_unstable_offset`: after it, the first offset of the oldest open transaction, -1 without one.
     """
@@ -298,7 +298,7 @@ class ProducersAppended:
 
 
 def appended_to(base: PartitionProducers, batches: Iterable[ProducerBatch]) -> ProducersAppended:
-    """What a commit says of `batches`, which were checked, have their offsets and follow `base`."""
+    """The commit's rows of `batches`, which were checked, have their offsets and follow `base`."""
     return with_transaction_starts(base, rows_of(batches))
 
 
@@ -329,7 +329,7 @@ def rows_of(batches: Iterable[ProducerBatch]) -> NDArray[np.void]:
 
 
 def with_transaction_starts(base: PartitionProducers, rows: NDArray[np.void]) -> ProducersAppended:
-    """What a commit says of the batches of `rows`, which follow `base`. Sets where their transactions begin."""
+    """The commit's rows of the batches of `rows`, which follow `base`. Sets where their transactions begin."""
     started = {producer_id: first_offset for first_offset, producer_id in base.open.items()}
     starts = rows["transaction_start"]
     for at in np.flatnonzero(rows["kind"] != ProducerBatchKind.DATA).tolist():

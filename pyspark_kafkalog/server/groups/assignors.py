@@ -80,9 +80,9 @@ def _classes(members: Sequence[AssignedMember]) -> list[tuple[list[str], frozens
 
 
 class _Shares:
-    """Who has which partitions, beginning with what members have and may keep, each partition with one of them.
+    """The owners of the partitions, beginning with what members have and may keep, each partition with one of them.
 
-    `free` are the partitions that nobody has, by topic id, and `sizes` the numbers of partitions by member id.
+    `free` are the partitions without an owner, by topic id, and `sizes` the numbers of partitions by member id.
     """
 
     def __init__(self, members: Sequence[AssignedMember], numbers: Mapping[str, Sequence[int]]) -> None:

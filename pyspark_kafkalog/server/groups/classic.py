@@ -2,8 +2,8 @@
 
 A join waits until all members have joined, at most the longest rebalance timeout of a member; those that have not are
 removed, static members excepted. The first rebalance of an empty group also waits group.initial.rebalance.delay.ms for
-further members. Then all get the new generation, and the leader all metadata; a sync waits for the leader's
-assignment, which is answered once its record is in the log. Who does not sync within the rebalance timeout is removed.
+further members. Then all get the new generation, and the leader all metadata; a sync waits for the leader's assignment,
+which is answered once its record is in the log. A member that does not sync within the rebalance timeout is removed.
 
 The clock, timers, member ids and the log are the owner's (`ClassicHost`); nothing here waits or does I/O. A write that
 fails ends the rebalance with its error, and the group rebalances again.
@@ -246,7 +246,7 @@ class ClassicProtocol:
         )
 
     def _update_member(self, member: ClassicMember, request: JoinRequest, answer: Callable[[JoinAnswer], None]) -> None:
-        # A client that asks again has given up the first request; its answer would be read by nobody.
+        # A client that asks again has given up the first request; its answer would not be read.
         self._answer_join(member, JoinAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id))
         self.group.set_protocols(member, request.protocols)
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -275,7 +275,7 @@ class ClassicProtocol:
     def _replace_static(
         self, old: ClassicMember, new_id: str, request: JoinRequest, answer: Callable[[JoinAnswer], None]
     ) -> None:
-        """A static member comes back without its id: it gets a new one, and whoever uses the old one is fenced."""
+        """A static member comes back without its id: it gets a new one, and a user of the old one is fenced."""
         group = self.group
         old_leader = group.leader
         self._answer_join(old, JoinAnswer(error=ErrorCode.FENCED_INSTANCE_ID, member_id=old.member_id))

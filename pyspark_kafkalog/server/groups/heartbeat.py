@@ -1,6 +1,6 @@
 """The consumer protocol (KIP-848): what a heartbeat does to a group, as the records that it writes.
 
-A member says what it subscribes to and owns, and is told what to have. In one heartbeat: the member's subscription is
+A member says what it subscribes to and owns, and gets its assignment. In one heartbeat: the member's subscription is
 taken; if subscriptions or the partitions of topics have changed, the group's epoch rises and all members get new
 targets; then the member takes its next step to its target, and gives up partitions before others get them:
 
@@ -10,7 +10,7 @@ targets; then the member takes its next step to its target, and gives up partiti
     target - current, another's            is unreleased: the member waits for it, in the target's epoch
 
 Everything here is a function of the group's state, the request, the topics and the time. Nothing is changed but by the
-records, once they are in the log; a coordinator that takes over reads them and goes on.
+records, once they are in the log; a coordinator that takes over reads them and continues.
 
 Source of the rules: the methods consumerGroup... of org.apache.kafka.coordinator.group.GroupMetadataManager,
 modern.TargetAssignmentBuilder and modern.consumer.CurrentAssignmentBuilder.
@@ -369,7 +369,7 @@ def _put(into: dict[str, frozenset[int]], topic_id: str, numbers: frozenset[int]
 
 
 def _regex_updates(group: ConsumerGroup, resolved: Mapping[str, ResolvedRegex]) -> list[GroupRecord]:
-    """The records of expressions that were looked up; those that nobody uses any more are dropped."""
+    """The records of expressions that were looked up; those without a user are dropped."""
     used = group.index.regexes
     updates: list[GroupRecord] = _unused_regexes(group)
     for regex, found in sorted(resolved.items()):

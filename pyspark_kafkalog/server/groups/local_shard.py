@@ -1,4 +1,4 @@
-"""The groups of a server that only reads its log directory: they begin as in the log, and go on in memory.
+"""The groups of a server that only reads its log directory: they begin as in the log, and continue in memory.
 
     in the log      a group is what its records say, of whichever server or broker they are; reads see what comes to the
                     log within a second
@@ -6,13 +6,13 @@
                     committed offsets, without the members, who are another server's, and the log counts no more for it
 
 Nothing is written, unless the root comes to take writes while the server runs: `OwnGroups.changes` says what brings the
-log to where the groups are here. The end of the process loses what was committed here; clients then go on as of the log
-again. Offsets expire as in a log (`expiry.py`), those that were taken over no sooner than offsets.retention.minutes
+log to where the groups are here. The end of the process loses what was committed here; clients then continue as of the
+log again. Offsets expire as in a log (`expiry.py`), those that were taken over no sooner than offsets.retention.minutes
 later.
 
 All partitions of `__consumer_offsets` are one shard: a broker's directory may hold only some of them, so that a group's
 own one cannot be told. A partition that cannot be read is logged, and its groups begin without offsets. Open
-transactions do not make offsets unstable, since nobody ends them here.
+transactions do not make offsets unstable, since they are not ended here.
 """
 
 from __future__ import annotations

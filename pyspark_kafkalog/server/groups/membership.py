@@ -514,7 +514,7 @@ def _has_consumers(shard: Shard, group_id: str) -> bool:
 
 
 def _machine(shard: Shard, group_id: str) -> ClassicProtocol:
-    """The group's machine. Raises RequestError if it has none: then nobody is a member."""
+    """The group's machine. Raises RequestError if it has none: then it has no members."""
     machine = shard.classic(group_id)
     if machine is None:
         raise RequestError(ErrorCode.UNKNOWN_MEMBER_ID)

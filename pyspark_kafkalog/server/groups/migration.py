@@ -2,7 +2,7 @@
 
     upgrade      a member of the consumer protocol joins a classic group of consumers: its members become members of a
                  group of the consumer protocol, each with the partitions that it has
-    classic      members that go on with JoinGroup, SyncGroup and Heartbeat: the generation is the member's epoch, a
+    classic      members that continue with JoinGroup, SyncGroup and Heartbeat: the generation is the member's epoch, a
     members      join is one step to the target, and a heartbeat asks for a join as long as there is a step to make
     downgrade    the last member of the consumer protocol has gone: the rest is a classic group again
 

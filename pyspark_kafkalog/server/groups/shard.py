@@ -6,11 +6,12 @@
 
 *Writes* queue up. One task takes all that wait, reads what others have written to the partition, lets each write plan
 its records on that state, and commits them as one unit. The unit is refused if the partition's end in the newest image
-is not the one that was read: then the tail is read and all is planned again. So whoever else writes here, another
-server that believes to be the coordinator, Spark or a tool, nobody overwrites a decision that he has not seen. A write
-that depends on its group's members is the only one of its group in its batch.
+is not the one that was read: then the tail is read and all is planned again. So whatever writes here, another server
+that believes to be the coordinator, Spark or a tool, no writer overwrites a decision that it has not seen. A write that
+depends on its group's members is the only one of its group in its batch.
 
-If somebody else has written a classic group's record, its machine here is closed, and the group goes on as in the log.
+If somebody else has written a classic group's record, its machine here is closed, and the group continues as in the
+log.
 
 A crash loses what was not committed; those who wait for it have no answer yet.
 """
@@ -156,7 +157,7 @@ class Shard:
                     self._followed(self, None, group)
                 return
             if tail.start_offset != self.log.end_offset:
-                return  # an own write was taken over meanwhile: whoever needs the rest reads on
+                return  # an own write was taken over meanwhile: the next caller reads on
             start_offset = self.log.end_offset
             changed = self.log.apply(tail)
             _LOG.debug("%s-%d: read %d to %d", OFFSETS_TOPIC, self.partition, start_offset, self.log.end_offset)
@@ -278,8 +279,8 @@ class Shard:
     def unchanged(self, group_id: str) -> Callable[[MetadataImage], bool]:
         """Whether the members of the group are, in a later image, as they are here; any thread may ask.
 
-        What is only in memory here, such as a rebalance that is going on, gives nobody partitions before its record is
-        in the log.
+        What is only in memory here, such as a rebalance that is going on, gives no member partitions before its record
+        is in the log.
         """
         root, topic_id, partition, read_offset = self._context.root, self._topic_id, self.partition, self.log.end_offset
 

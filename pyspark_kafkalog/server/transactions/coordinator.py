@@ -82,7 +82,7 @@ class TransactionCoordinator:
     # Ids
 
     def is_coordinator(self, transactional_id: str) -> bool:
-        """Whether clients are told that this server coordinates the id."""
+        """Whether this server names itself as the coordinator of the id."""
         return self._has_partition(partition_of_transactional_id(self.context, transactional_id))
 
     def _has_partition(self, partition: int) -> bool:
@@ -198,7 +198,7 @@ class TransactionCoordinator:
         finally:
             if committed.done():
                 unit.settled(appended)
-            else:  # nobody waits any more, because the connection has ended: the commit goes on
+            else:  # no client waits any more, because the connection has ended: the commit continues
                 committed.add_done_callback(lambda done: unit.settled(_ranges(done)))
 
     async def transact_with_id(self, transactional_id: str, decide: DecideWithId) -> Decision:
@@ -280,7 +280,7 @@ class ProducerIds:
         self._next = self._end = 0
 
     async def take(self) -> int:
-        """An id that nobody else gets. Raises as Committer.commit does."""
+        """An id that no other producer gets. Raises as Committer.commit does."""
         async with self._lock:
             if self._next == self._end or self._follows():  # then the commit is refused
                 self._next = await self._allocate()

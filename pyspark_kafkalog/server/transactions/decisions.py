@@ -4,12 +4,12 @@ A decision is made from the newest state, inside of a commit, and that commit ca
 
     steps       the records for `__transaction_state`, in order
     markers     the ends of transactions: a marker for each partition
-    error       what the client is told; steps and markers may go with it
+    error       the client's answer; steps and markers may go with it
     after       the metadata after the steps, which the answer is made of
 
 No request ever waits for a transaction to complete. A Prepare state, which a broker left when it died, is completed by
-the first request that meets it (`finished`). InitProducerId with a transaction open aborts it and goes on, where Kafka
-answers CONCURRENT_TRANSACTIONS and expects the producer to ask again; the records are the same.
+the first request that meets it (`finished`). InitProducerId with a transaction open aborts it and continues, where
+Kafka answers CONCURRENT_TRANSACTIONS and expects the producer to ask again; the records are the same.
 
 Ending a transaction in version 2, where `current` is the producer's epoch and `retry` the one before it:
 
@@ -109,7 +109,7 @@ def init_producer_id(
 ) -> Decision:
     """Give a producer its id and epoch, which fences earlier ones; a transaction that they left open is aborted.
 
-    `expected`: the id and epoch that the producer has had, if it goes on after an error. Raises NeedsProducerIdError.
+    `expected`: the id and epoch that the producer has had, if it continues after an error. Raises NeedsProducerIdError.
     """
     if metadata is None:
         if new_producer_id is None:

@@ -3,7 +3,7 @@
 Clients of transaction version 2 send InitProducerId and EndTxn only: partitions and groups join with the batches.
 EndTxn from version 5 on raises the epoch and answers with it.
 
-Producers of old versions do not know PRODUCER_FENCED and are told INVALID_PRODUCER_EPOCH. What a commit that failed, or
+Producers of old versions do not know PRODUCER_FENCED and get INVALID_PRODUCER_EPOCH. What a commit that failed, or
 may have failed, makes of a request is COORDINATOR_NOT_AVAILABLE: the producer asks again, and each request may be
 repeated.
 
@@ -255,7 +255,7 @@ class ProducerHandlers:
 
 
 def may_write_as(context: ServerContext, request: AnyRequest, transactional_id: str) -> bool:
-    """Whether the client may write with the transactional id: nobody, where a server only reads.
+    """Whether the client may write with the transactional id: never, where a server only reads.
 
     All clients take it as final if they may not; after other errors some ask again for ever.
     """

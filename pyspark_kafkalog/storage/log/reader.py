@@ -556,10 +556,8 @@ class LogReader:
 
     def first_offset_from(self, offset: int, *, default: int) -> int:
         """The first offset from `offset` on that is in a segment now, `default` if there is none."""
-        for extent in self.extents.current():
-            if extent.end_offset is None or extent.end_offset > offset:
-                return max(extent.base_offset, offset)
-        return default
+        found = (max(each.base_offset, offset) for each in self.extents.current() if not _ends_by(each, offset))
+        return next(found, default)
 
     def size_bytes(self, start_offset: int, end_offset: int) -> int:
         """Approximate size of the offsets [start_offset, end_offset) in bytes of `.log`, by the indexes."""

@@ -48,14 +48,14 @@ class Limit(NamedTuple):
 
 #: May only fall.
 LIMITS: Mapping[str, Limit] = {
-    "modules of the package": Limit(545, 25),
-    "lines of the package": Limit(119_500, 2500),
-    "lines of the tests": Limit(115_500, 2500),
-    "decisions by kind of root": Limit(95, 25),
-    "names of two classes": Limit(17, 5),
-    "imports in functions": Limit(243, 25),
-    "odd sentences": Limit(70, 25),
-    "wide lines of pages": Limit(225, 50),
+    "modules of the package": Limit(541, 25),
+    "lines of the package": Limit(119_200, 2500),
+    "lines of the tests": Limit(115_000, 2500),
+    "decisions by kind of root": Limit(82, 25),
+    "names of two classes": Limit(15, 5),
+    "imports in functions": Limit(242, 25),
+    "odd sentences": Limit(12, 10),
+    "wide lines of pages": Limit(0, 0),
 }
 
 
