@@ -69,7 +69,8 @@ def test_tier_prints_a_report_for_each_partition_of_tiered_topics(
 def test_tier_without_a_location_names_the_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     LogDir.create(tmp_path / "log")
     assert main(["tier", "--path", str(tmp_path / "log")]) == 1
-    assert "set rsm.config.location with kafkalog configs --broker-defaults" in capsys.readouterr().err
+    stated = "expected the configuration rsm.config.location; set it with kafkalog configs --broker-defaults"
+    assert stated in capsys.readouterr().err
 
 
 def test_du_counts_remote_bytes_apart_from_the_total(log_dir: LogDir, capsys: pytest.CaptureFixture[str]) -> None:

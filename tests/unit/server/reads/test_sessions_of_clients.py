@@ -26,8 +26,8 @@ from pyspark_kafkalog.protocol.messages.records import (
     ForgottenTopic,
     PartitionData,
 )
+from pyspark_kafkalog.root.reads import NativePartitions
 from pyspark_kafkalog.server.context import ClientRates, Session
-from pyspark_kafkalog.server.reads import partitions as partitions_module
 from pyspark_kafkalog.storage.names import TopicPartition
 
 BY_NAME, BY_ID = 12, 17
@@ -353,13 +353,13 @@ def test_throttled_response_leaves_the_session_as_it_was(client: Client, log_dir
 @pytest.mark.file_roots
 def test_quiet_partitions_are_not_read_again(client: Client, log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_up: list[int] = []
-    find = partitions_module.Partitions.find
+    find = NativePartitions.find
 
-    def watched(self: Any, context: Any, topic: str, partition: int) -> Any:
+    def watched(self: NativePartitions, topic: str, partition: int) -> Any:
         looked_up.append(partition)
-        return find(self, context, topic, partition)
+        return find(self, topic, partition)
 
-    monkeypatch.setattr(partitions_module.Partitions, "find", watched)
+    monkeypatch.setattr(NativePartitions, "find", watched)
     assert client.fetch() == {}
     append_rounds(log_dir, 1, partition=2, records=RECORDS)
     client.server.context.root.refresh()
