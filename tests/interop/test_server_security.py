@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from builders.certificates import Authority, common_name
 from kafka_processes.clients import producing
-from kafka_processes.oracle import CONFIG_COMMAND, KafkaOracleError, run_tool
+from kafka_processes.oracle import CONFIG_COMMAND, KAFKA_VERSION, KafkaOracleError, run_tool
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir
@@ -20,12 +20,15 @@ from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConf
 from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.server.security.authentication.sasl import SaslSettings
 from pyspark_kafkalog.server.security.authentication.tls import ClientAuth, TlsSettings
+from pyspark_kafkalog.version import KafkaVersion
 
 pytestmark = pytest.mark.interop
 
 ACLS = "org.apache.kafka.tools.AclCommand"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
+#: Since then the tools print a line on stdout that tells of the new name of an option (KIP-1147).
+NEW_NAMES_SINCE = KafkaVersion.parse("4.2")
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +144,8 @@ class Tools:
         self._properties = properties
 
     def run(self, tool: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        option = {PRODUCER: "--producer.config", CONSUMER: "--consumer.config"}.get(tool, "--command-config")
+        before = {PRODUCER: "--producer.config", CONSUMER: "--consumer.config"}
+        option = "--command-config" if KAFKA_VERSION >= NEW_NAMES_SINCE else before.get(tool, "--command-config")
         return run_tool(tool, "--bootstrap-server", self._bootstrap, option, self._properties, *arguments, stdin=stdin)
 
     def __call__(self, tool: str, *arguments: str, stdin: str = "") -> str:

@@ -302,8 +302,10 @@ class TextPrinter:
 
     def _contents(self, decoder: RecordDecoder, record: DumpRecord, prefix: str) -> str:
         key, payload = decoder(record)
-        text = "" if key is None else f"{prefix}key: {_content_text(key)}"
-        return text if payload is None else f"{text} payload: {_content_text(payload)}"
+        text = ""
+        if key is not None:
+            text, prefix = f"{prefix}key: {_content_text(key)}", " "
+        return text if payload is None else f"{text}{prefix}payload: {_content_text(payload)}"
 
     def invalid_tail(self, file_name: str, size_bytes: int) -> None:
         self._write(f"Found {size_bytes} invalid bytes at the end of {file_name}\n")

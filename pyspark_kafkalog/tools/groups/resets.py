@@ -52,6 +52,8 @@ _MAX_FILE_BYTES: Final = 64 << 20
 #: The CSV writer of Kafka's tool quotes texts that are longer than this, or contain a character below this one.
 _UNQUOTED_MAX_CHARS: Final = 24
 _UNQUOTED_FROM: Final = "-"
+#: The least width of the columns of groups and topics (OffsetsUtils.printOffsetsToReset of Kafka 4.3).
+_COLUMN_MIN: Final = 15
 
 
 def reset(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace, failures: Failures) -> int:
@@ -225,8 +227,10 @@ def _print(results: Mapping[str, _Offsets], options: argparse.Namespace) -> None
     elif results:
         lines = [("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET")]
         lines += [(name, each.topic, str(each.partition), str(offset)) for name, each, offset in rows]
+        lines = [(printable(group_id), *others) for group_id, *others in lines]
+        groups, topics = (max(_COLUMN_MIN, *(len(line[at]) for line in lines)) for at in (0, 1))
         for group_id, topic, partition, new_offset in lines:
-            output.text(f"\n{printable(group_id):<30} {topic:<30} {partition:<10} {new_offset:<15}")
+            output.text(f"\n{group_id:<{groups}} {topic:<{topics}} {partition:<10} {new_offset}")
     output.text("\n")
 
 

@@ -90,8 +90,8 @@ def test_describe_prints_members_and_state_like_kafka(command: Command) -> None:
 
 
 def test_reset_changes_offsets_only_with_execute(command: Command, log_dir: LogDir) -> None:
-    row = f"\n{'g':<30} {'orders':<30} {'0':<10} {'20':<15}"
-    header = f"\n{'GROUP':<30} {'TOPIC':<30} {'PARTITION':<10} {'NEW-OFFSET':<15}"
+    row = f"\n{'g':<15} {'orders':<15} {'0':<10} 20"
+    header = f"\n{'GROUP':<15} {'TOPIC':<15} {'PARTITION':<10} NEW-OFFSET"
     to_20 = ("--reset-offsets", "--group", "g", "--topic", "orders:0", "--to-offset", "20")
     assert command(*to_20, "--dry-run") == f"{header}{row}\n"
     assert command.try_to(*to_20) == (0, f"{header}{row}\n", DRY)
