@@ -272,6 +272,10 @@ class TieredExtents:
                 found = self._aborted(remote, local_start, start_offset, end_offset)
             except _LookedUpAgain:
                 continue
+            except OffsetOutOfRangeError:
+                if _local_start(self.current()) == local_start:
+                    raise
+                continue  # the first local segments were deleted before their markers were read
             except (_NoIndex, CorruptIndexError):
                 self._look_up_again()  # a task's part may lack later segments without an index
                 reader = LogReader(self, self._remote.partition.topic_partition)

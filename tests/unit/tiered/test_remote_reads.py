@@ -25,7 +25,9 @@ from pyspark_kafkalog.spark.options.parse import parse_read_options
 from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
 from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range
 from pyspark_kafkalog.spark.schema import read_schema
+from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
+from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.tiered import index_cache, remote_storage
 from pyspark_kafkalog.tiered.byte_source import WINDOW_BYTES, RemoteBytes, Window
 from pyspark_kafkalog.tiered.extents import BrokerRemoteLog, TieredExtents
@@ -142,6 +144,37 @@ def test_look_up_that_meets_a_deletion_is_repeated_before_local_segments_are_all
     batches = list(reader.read(100, 690, schema=schema, committed=False))
     assert rows_of(pa.Table.from_batches(batches)) == rows(100, 690)
     assert not look_ups
+
+
+class MovingLocalLog(LocalExtents):
+    """Local segments of which the first is deleted while aborted transactions are looked for."""
+
+    looks: list[int]
+
+    def __init__(self, directory: Path) -> None:
+        LocalExtents.__init__(self, directory)
+        object.__setattr__(self, "looks", [])
+
+    def current(self) -> list[LocalExtent]:
+        listed = LocalExtents.current(self)
+        return listed if self.looks else [LocalExtent(self.directory, 500, listed[0].base_offset), *listed]
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
+        self.looks.append(start_offset)
+        if len(self.looks) == 1:
+            raise OffsetOutOfRangeError("offset 500 of tiered-0 is below 552, its first segment")
+        return LocalExtents.aborted_transactions(self, start_offset, end_offset)
+
+
+def test_local_segment_deleted_while_its_markers_are_read_is_read_remotely(store: FaultyStore) -> None:
+    snapshot = opened().root.partition("tiered", 0)
+    assert snapshot.remote is not None
+    log = snapshot.remote.log
+    local = MovingLocalLog(snapshot.directory)
+    found = TieredExtents(log, local, lambda: log).aborted_transactions(0, 690)
+    assert len(local.looks) == 2
+    expected = TieredExtents(log, LocalExtents(snapshot.directory), lambda: log).aborted_transactions(0, 690)
+    assert list(found.transactions) == list(expected.transactions)
 
 
 def test_object_shorter_than_the_metadata_say_is_an_error_with_object_and_position(store: FaultyStore) -> None:
