@@ -226,8 +226,7 @@ def _print(results: Mapping[str, _Offsets], options: argparse.Namespace) -> None
             output.file_text(",".join([*group, _csv_text(each.topic), str(each.partition), str(offset)]) + "\n")
     elif results:
         lines = [("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET")]
-        lines += [(name, each.topic, str(each.partition), str(offset)) for name, each, offset in rows]
-        lines = [(printable(group_id), *others) for group_id, *others in lines]
+        lines += [(printable(name), each.topic, str(each.partition), str(offset)) for name, each, offset in rows]
         groups, topics = (max(_COLUMN_MIN, *(len(line[at]) for line in lines)) for at in (0, 1))
         for group_id, topic, partition, new_offset in lines:
             output.text(f"\n{group_id:<{groups}} {topic:<{topics}} {partition:<10} {new_offset}")
