@@ -568,8 +568,7 @@ class LogReader:
         for _ in range(_REPLACED_SEGMENT_TRIES):
             with contextlib.suppress(FileNotFoundError):
                 return SegmentReader(self._floor(offset))
-            with contextlib.suppress(FileNotFoundError):
-                self._listed = self.extents.current()
+            self._listed = ()
         return SegmentReader(self._floor(offset))
 
     def _floor(self, offset: int) -> Extent:
