@@ -204,11 +204,6 @@ def snapshot_names(place: Place) -> list[str]:
     return [name for name in place.names() if SnapshotId.parse(name) is not None]
 
 
-def pointer_of(place: Place) -> str:
-    """The name of the snapshot that the pointer names."""
-    return place.read(POINTER_FILE).decode().split()[0]
-
-
 def point_to(place: Place, snapshot: str) -> None:
     """Set the pointer to the snapshot with that name."""
     size = f" {len(place.read(snapshot))}" if place.kind == "object" else ""
