@@ -33,8 +33,9 @@ _UNSEEN_BLOCKS: Final = 10_000
 def begin_following(root: NativeRoot, *, leader: str, cluster_id: str, topics: str) -> str:
     """Make `root` follow the leader called `leader`, whose cluster has the id `cluster_id`; returns the following id.
 
-    `topics` is the regular expression of the topics that are followed. Whoever follows the same cluster already is
-    replaced. Raises FollowingRootError if the root follows another cluster.
+    `topics` is the regular expression of the topics that are followed. If the root
+    follows the same cluster already, the new follower replaces the old one. Raises FollowingRootError if the root
+    follows another cluster.
     """
     # Never from a seeded generator: two followers must not take each other's id for their own.
     following_id = encode_uuid(os.urandom(16))

@@ -240,4 +240,4 @@ def _is_possible(run: ObjectRun) -> bool:
 
 
 def _refusal(of: TopicPartition, reason: str) -> InvalidRecordError:
-    return InvalidRecordError(f"{of}: what a task says of its batches is wrong: {reason}")
+    return InvalidRecordError(f"{of}: the facts that a task has stated about its batches are wrong: {reason}")

@@ -6,11 +6,11 @@
 All topics of a request that can be changed are changed by one commit; each group, and the broker-level settings, by
 another. A change of a list is applied to the value that it has at the commit. Each resource has its own answer.
 
-Broker-level settings are those of all servers, so they are set for the broker with the empty name, not for one of
-them, which has none to delete either. Requests change those that a broker can change while it runs, and no others:
-who is trusted (`super.users`, `authorizer.class.name`) and where data goes (`rsm.config.*`) is decided on the machine,
-by `kafkalog configs`. AlterConfigs keeps such settings, although it names them not. Log levels and client metrics have
-no configurations that can be changed.
+Broker-level settings are those of all servers, so they are set for the broker with the empty name, not for one of them,
+which has none to delete either. Requests change those that a broker can change while it runs, and no others: trusted
+principals (`super.users`, `authorizer.class.name`) and the place of data (`rsm.config.*`) are set on the machine, by
+`kafkalog configs`. AlterConfigs keeps such settings, although it names them not. Log levels and client metrics have no
+configurations that can be changed.
 
 Source of the rules: kafka.server.ConfigAdminManager, kafka.server.DynamicBrokerConfig,
 org.apache.kafka.controller.ConfigurationControlManager; KIP-226, KIP-339.

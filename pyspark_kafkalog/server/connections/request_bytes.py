@@ -48,7 +48,7 @@ _OWNER_SHARE: Final = 2
 _SENDING_S: Final = 5.0
 #: A Fetch waits so long for room for its records: until responses that take long have ended.
 _ROOM_S: Final = 10.0
-#: A request may wait for records so long, whoever needs its bytes; more than clients wait by default (0.5 s).
+#: How long a request may wait for records while others need its bytes; longer than clients wait by default (0.5 s).
 _HANDLING_S: Final = 2.0
 #: A request that would arrive for longer than this ends if others want its bytes.
 _ARRIVING_S: Final = 5.0

@@ -1,4 +1,4 @@
-"""Writes by staged files: logs that take them, what is left of them, and a file system that fails."""
+"""Writes by staged files: logs that take them, leftovers, and a file system that fails."""
 
 from __future__ import annotations
 
