@@ -275,19 +275,19 @@ def test_every_version_is_answered_as_by_a_broker(
 def test_hosts_above_their_rate_of_connections_are_refused_as_by_a_broker(
     servers: tuple[str, str], clients: tuple[WireClient, WireClient]
 ) -> None:
-    host, rate = "127.0.0.2", 2.0
-    entity = (EntityData(entity_type="ip", entity_name=host),)
+    host, probe, rate = "127.0.0.2", "127.0.0.4", 2.0
     operation = OpData(key="connection_creation_rate", value=rate)
-    change = AlterClientQuotasRequest(entries=(AlterClientQuotasRequestEntryData(entity=entity, ops=(operation,)),))
+    entities = [(EntityData(entity_type="ip", entity_name=name),) for name in (host, probe)]
+    entries = tuple(AlterClientQuotasRequestEntryData(entity=entity, ops=(operation,)) for entity in entities)
     accepted = []
     for bootstrap, client in zip(servers, clients, strict=True):
-        answer = client.call(change, AlterClientQuotasResponse)
-        assert answer.entries[0].error_code == ErrorCode.NONE
+        answer = client.call(AlterClientQuotasRequest(entries=entries), AlterClientQuotasResponse)
+        assert [entry.error_code for entry in answer.entries] == [ErrorCode.NONE] * 2
         address = bootstrap.rpartition(":")
-        # The quota holds a moment after it was set: until then connections are not counted.
-        while all(first := connections(address, host, 40)):
+        # A broker's quotas hold a moment after the answer, both at once: connections of another host show when.
+        while all(connections(address, probe, 40)):
             pass
-        accepted.append([sum(first), sum(connections(address, host, 40))])
+        accepted.append([sum(connections(address, host, 40)) for _ in range(2)])
         assert all(connections(address, "127.0.0.3", 5))
     print(f"accepted of 40 at {rate} a second: broker {accepted[0]}, server {accepted[1]}")
     for of_both in zip(*accepted, strict=True):
