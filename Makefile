@@ -82,12 +82,12 @@ test-spark: $(SPARK_VENV)/.installed-test java
 
 test-stores: export KAFKALOG_TEST_STORES = s3proxy,minio,azurite
 test-stores: $(VENV)/.installed-test java
-	$(PY) -m pytest -q tests/interop/test_store_contract.py tests/interop/test_object_faults.py $(PYTEST_ARGS)
+	$(PY) -m pytest -q tests/interop/objects/test_store_contract.py tests/interop/objects/test_faults.py $(PYTEST_ARGS)
 
 test-clients: export KAFKALOG_TEST_CLIENTS = 1
 test-clients: $(VENV)/.installed-test java
 	@sh scripts/bootstrap.sh kcat
-	$(PY) -m pytest -q tests/clients tests/interop/test_server_clients.py $(PYTEST_ARGS)
+	$(PY) -m pytest -q tests/clients tests/interop/server/test_clients.py $(PYTEST_ARGS)
 
 bench: $(VENV)/.installed-test java
 	$(PY) benchmarks/bench_spark.py $(BENCH_ARGS)

@@ -438,7 +438,7 @@ class ObjectRoots:
     """A root in a store in memory, of which each input changes one object."""
 
     def __init__(self) -> None:
-        from tests.property.test_object_root_fuzz import healthy
+        from tests.property.objects.test_fuzz import healthy
 
         self.url, self.objects = healthy()
         self.keys = sorted(self.objects)
@@ -451,7 +451,7 @@ class ObjectRoots:
 
         from pyspark_kafkalog import LogDir
         from pyspark_kafkalog.root.objects import inline_data
-        from tests.property.test_object_root_fuzz import store_with
+        from tests.property.objects.test_fuzz import store_with
 
         key = rng.choice(self.keys)
         found = self.objects[key]

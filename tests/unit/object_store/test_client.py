@@ -1,6 +1,6 @@
 """The client of object stores against answers that the test makes up: errors, lies, and what is sent.
 
-What a real server does: tests/interop/test_object_store.py.
+What a real server does: tests/interop/objects/test_store.py.
 """
 
 from __future__ import annotations

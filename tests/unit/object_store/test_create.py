@@ -1,4 +1,4 @@
-"""The rule for put-if-absent, one case at a time. All faults together: tests/property/test_create_once_model.py."""
+"""The rule for put-if-absent, case by case; all faults together: tests/property/objects/test_create_once_model.py."""
 
 from __future__ import annotations
 
