@@ -220,7 +220,7 @@ class TransactionMetadata:
     # Records
 
     def value(self, version: int = VALUE_VERSION) -> bytes:
-        """The value of the record in `__transaction_state`."""
+        """The value of the record in `__transaction_state`, with the producer ids before and after (KAFKA-20310)."""
         value = TransactionLogValue(
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
@@ -231,9 +231,9 @@ class TransactionMetadata:
             transaction_start_timestamp_ms=self.start_ms,
         )
         if version >= 1:
-            is_rotated = self.previous_producer_id not in (NO_PRODUCER_ID, self.producer_id)
             value = value.replace(
-                previous_producer_id=self.previous_producer_id if is_rotated else NO_PRODUCER_ID,
+                previous_producer_id=self.previous_producer_id,
+                next_producer_id=self.next_producer_id,
                 client_transaction_version=self.client_version,
             )
         return _INT16.pack(version) + value.encode(version)

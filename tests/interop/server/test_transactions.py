@@ -339,6 +339,8 @@ def states_of(log: Path) -> list[tuple[object, Mapping[str, Any]]]:
             state = record["data"]
             for name in ("producerId", "transactionLastUpdateTimestampMs", "transactionStartTimestampMs"):
                 state[name] = state[name] >= 0
+            if "previousProducerId" in state:
+                state["previousProducerId"] = state["previousProducerId"] >= 0
             (state["transactionPartitions"] or []).sort(key=lambda each: each["topic"])
             if found and found[-1][0] == json.loads(key) and is_ongoing(found[-1][1]) and is_ongoing(record):
                 found.pop()
