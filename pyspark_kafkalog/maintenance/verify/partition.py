@@ -512,8 +512,7 @@ def _check_log_start(scope: PartitionScope, found: Sequence[SegmentOutcome], sin
         epochs = read_epochs(scope.directory / LEADER_EPOCH_CHECKPOINT)
     except (CorruptIndexError, OSError):
         return  # reported by _check_epochs
-    is_tiered = scope.unread is not None and scope.unread.found.remote_offsets_count > 0
-    if not epochs or is_tiered or scope.topic_partition.topic == CLUSTER_METADATA_TOPIC:
+    if not epochs or scope.is_tiered or scope.topic_partition.topic == CLUSTER_METADATA_TOPIC:
         return
     if max(epochs[0].start_offset, scope.log_start_offset) < first.base_offset:
         is_empty = all(not each.read.batches for each in found)

@@ -57,8 +57,8 @@ class PartitionScope:
     `state` is the image's, None for a broker's partition: there `log_end_offset` is the high watermark of its
     checkpoint (-1 without one), and `is_clean` says whether the broker was shut down cleanly. `has_gaps`: offsets may
     be missing, because the cleaner has processed the log, or may have; None if unknown. `unread` describes the offsets
-    of a broker's partition that readers do not see. `are_records_checked`: also check records of compressed batches,
-    which requires decompression.
+    of a broker's partition that readers do not see. `is_tiered`: the broker has moved earlier segments to remote
+    storage. `are_records_checked`: also check records of compressed batches, which requires decompression.
     """
 
     root: Path
@@ -71,6 +71,7 @@ class PartitionScope:
     is_clean: bool = True
     has_gaps: bool | None = None
     unread: UnreadOffsets | None = None
+    is_tiered: bool = False
     are_records_checked: bool = False
 
     @property
@@ -198,6 +199,7 @@ def broker_scopes(
     recovery_points = checkpoint_or_empty(path / RECOVERY_POINT_CHECKPOINT)
     cleaned = checkpoint_or_empty(path / CLEANER_OFFSET_CHECKPOINT)
     is_clean = was_clean_shutdown(path)
+    unread = {topic_partition: _unread(root, topic_partition, process) for topic_partition in partitions}
     return [
         PartitionScope(
             root=path,
@@ -209,10 +211,11 @@ def broker_scopes(
             recovery_point=recovery_points.get(topic_partition, 0),
             is_clean=is_clean,
             has_gaps=_has_gaps(topic_partition, configs, cleaned),
-            unread=_unread(root, topic_partition, process),
+            unread=offsets,
+            is_tiered=offsets is not None and offsets.found.remote_offsets_count > 0,
             are_records_checked=are_records_checked,
         )
-        for topic_partition in partitions
+        for topic_partition, offsets in unread.items()
     ]
 
 

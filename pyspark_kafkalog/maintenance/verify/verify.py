@@ -313,7 +313,7 @@ class _BrokerLogs:
             read = {each.scope.directory for each in comparisons}
             for replica in replicas:
                 if read and replica.directory not in read:
-                    replica = replace(replica, unread=None)  # what it has above its high watermark is in another one
+                    replica = replace(replica, unread=None)  # another replica has what it has above its high watermark
                 own = [each for each in comparisons if each.scope is replica]
                 plan.append(PartitionUnits([*segment_units(replica, unit_bytes=unit_bytes), *own], replica))
         return plan
@@ -398,8 +398,7 @@ def _topic_configs(root: Root) -> Mapping[str, Mapping[str, str]]:
 
 def _log_start(scope: PartitionScope, outcomes: Sequence[SegmentOutcome]) -> int:
     """The log start: at a broker the larger of its checkpoint's and the first segment's, unless the log is tiered."""
-    is_tiered = scope.unread is not None and scope.unread.found.remote_offsets_count > 0
-    if scope.state is not None or is_tiered:
+    if scope.state is not None or scope.is_tiered:
         return scope.log_start_offset
     return max(scope.log_start_offset, min((each.base_offset for each in outcomes), default=0))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from builders.broker_disks import cluster
+from builders.tiered_fixtures import ALL
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.verify.findings import Finding, Severity
@@ -108,6 +109,19 @@ def test_offsets_that_a_cleaner_may_have_changed_are_not_compared(cluster: list[
         assert not of_kind(verified(cluster, "orders"), "replica-differs")
         add_cleaned(root, "orders 0 0")
         assert of_kind(verified(cluster, "orders"), "replica-differs")
+
+
+def test_replicas_of_a_tiered_log_have_no_missing_segments(tmp_path: Path) -> None:
+    disks = []
+    for node in (1, 2):
+        disk = Path(shutil.copytree(ALL[0].log_dir, tmp_path / f"node-{node}"))
+        properties = (disk / "meta.properties").read_text().splitlines()
+        kept = [line for line in properties if not line.startswith(("directory.id", "node.id"))]
+        (disk / "meta.properties").write_text("\n".join([*kept, f"node.id={node}", ""]))
+        disks.append(disk)
+    found = verified(disks, "tiered")
+    assert of_kind(found, "segment-missing") == []
+    assert found.is_sound
 
 
 def test_partition_in_two_log_dirs_of_one_broker_is_found(cluster: list[Path], tmp_path: Path) -> None:
