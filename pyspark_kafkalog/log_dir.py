@@ -1,5 +1,7 @@
 """`LogDir`: a log directory opened from Python, native or a Kafka broker's; the facade over a `Root` for users.
 
+The methods that it has from `root.protocol.PublicRoot` are documented there; `LogDir` also checks their arguments.
+
 >>> import tempfile, pyarrow as pa
 >>> from pyspark_kafkalog import LogDir
 >>> scratch = tempfile.TemporaryDirectory()
@@ -35,22 +37,19 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args, overload
+from typing import TYPE_CHECKING, Final, get_args, overload
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
-from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES, LowerVersion
+from pyspark_kafkalog.config.definitions import LowerVersion
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.errors import (
-    InvalidOptionError,
-    OffsetOutOfRangeError,
-    UnknownTopicError,
-)
+from pyspark_kafkalog.errors import InvalidOptionError, OffsetOutOfRangeError
+from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
-from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.protocol import PublicRoot, Root
 from pyspark_kafkalog.root.snapshot import IsolationLevel, PartitionSnapshot, TopicDescription
-from pyspark_kafkalog.root.staging import Staged
+from pyspark_kafkalog.root.staging import Staged, append_table
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 from pyspark_kafkalog.security.open import (
     AnyPath,
@@ -85,8 +84,12 @@ __all__ = [
     "WriteTransaction",
 ]
 
+#: The kinds of arguments, by their names; the others are numbers.
+_TEXTS: Final = frozenset({"group_id", "incarnation", "principal", "topic", "transactional_id"})
+_MAPPINGS: Final = frozenset({"add", "configs", "store_options"})
 
-class LogDir:
+
+class LogDir(PublicRoot):
     """An open log directory. All methods see the state as of `open` or the last `refresh`, consistent over partitions.
 
     A crash of the process leaves nothing that has to be cleaned up: each commit is atomic, and the next writer recovers
@@ -134,9 +137,9 @@ class LogDir:
 
         Raises LogDirError if `path` is not a log directory, cannot be read, or does not have the given `identity`.
         """
-        check_mapping("store_options", store_options)
+        _check(store_options=store_options)
         if principal is not None:
-            check_text("principal", principal)
+            _check(principal=principal)
         root = open_root(
             path,
             principal=principal,
@@ -229,43 +232,33 @@ class LogDir:
 
     @property
     def path(self) -> RootPath:
-        """The root: the top level of the log directory."""
         return self._root.path
 
     @property
     def is_broker_directory(self) -> bool:
-        """Whether this is a broker's directory, which is read-only."""
         return self._root.is_broker_directory
 
     @property
     def follows(self) -> str | None:
-        """The leader that this log directory follows, so that only its follower writes to it; None without one."""
         return self._root.follows
 
     @property
     def identity(self) -> RootIdentity | None:
-        """The cluster id and directory id, which do not depend on the path; None if the directory has none."""
         return self._root.identity
 
     def refresh(self) -> None:
-        """Read the commits since the last refresh. Raises LogDirError if the path no longer has this log directory."""
         self._root.refresh()
 
     @property
     def version(self) -> int | None:
-        """Version of the metadata: `refresh` increases it if there are new commits; None for a broker's directory."""
         return self._root.version
 
     def history(
         self, *, topic: str | None = None, limit: int | None = None, newest_first: bool = True
     ) -> Iterator[HistoryEntry]:
-        """The retained commits; with `topic`, those that changed it; with `limit`, the newest `limit` of them.
-
-        Raises ReadOnlyLogDirError for a broker's directory, which has no commits of this package.
-        """
         check_number("limit", limit, least=0)
         if topic is not None:
-            check_text("topic", topic)
+            _check(topic=topic)
         return self._root.history(topic=topic, limit=limit, newest_first=newest_first)
 
     def access_control(self) -> AccessControl:
@@ -275,108 +268,72 @@ class LogDir:
     # Topics
 
     def topics(self) -> tuple[str, ...]:
-        """Names of all topics, including internal ones, in order."""
         return self._root.topics()
 
     def topic(self, name: str, *, readable_only: bool = False) -> TopicDescription:
-        """One topic with its partitions. Raises UnknownTopicError, whose message lists the existing topics.
-
-        Raises KafkalogError, OSError for a partition of a broker's directory that cannot be read, such as a symbolic
-        link; with `readable_only`, such partitions are omitted, and `unreadable` has their errors.
-        """
-        check_text("topic", name)
+        _check(topic=name)
         return self._root.topic(name, readable_only=readable_only)
 
     def log_config(self, topic: str) -> LogConfig:
-        """The topic's configuration: its overrides, else the broker-level settings, else Kafka's defaults."""
-        check_text("topic", topic)
+        _check(topic=topic)
         return self._root.log_config(topic)
 
     def broker_configs(self) -> Mapping[str, str]:
-        """The broker-level settings that have been set (`log.*`, `num.partitions`, …), by name."""
         return self._root.broker_configs()
 
     def alter_broker_configs(self, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
-        """Set the broker-level settings in `add` and reset those in `delete` to their defaults.
-
-        Raises InvalidConfigError for a setting that is unknown or has an invalid value.
-        """
-        _check_changes(add, delete)
+        _check(add=add, delete=delete)
         self._root.alter_broker_configs(add=add, delete=delete)
 
     def group_configs(self) -> Mapping[str, Mapping[str, str]]:
-        """The configurations that single groups have for themselves (`consumer.*`), by group id, then name."""
         return self._root.group_configs()
 
     def alter_group_configs(
         self, group_id: str, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()
     ) -> None:
-        """Set the configurations of a group in `add`, and let it have those in `delete` as all groups do.
-
-        The group need not exist. Raises InvalidConfigError for one that is unknown or has an invalid value.
-        """
-        check_text("group_id", group_id)
-        _check_changes(add, delete)
+        _check(group_id=group_id, add=add, delete=delete)
         self._root.alter_group_configs(group_id, add=add, delete=delete)
 
     def create_topic(
         self, name: str, partitions: int | None = None, configs: Mapping[str, str] | None = None
     ) -> TopicDescription:
-        """Create a topic. The default of `partitions` is the broker-level setting num.partitions.
-
-        Raises InvalidTopicError for an invalid name or number of partitions, TopicExistsError, InvalidConfigError.
-        """
-        check_text("topic", name)
-        check_number("partitions", partitions)
-        check_mapping("configs", configs)
+        _check(topic=name, partitions=partitions, configs=configs)
         return self._root.create_topic(name, partitions, configs)
 
     def ensure_topic(self, name: str) -> TopicDescription:
-        """The topic; it is created if it does not exist and auto.create.topics.enable is true."""
-        check_text("topic", name)
+        _check(topic=name)
         self._root.refresh()
         return self._root.ensure_topic(name)
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Increase the topic's number of partitions to `total`. Raises InvalidTopicError if that is no increase."""
-        check_text("topic", name)
-        check_number("total", total)
+        _check(topic=name, total=total)
         self._root.add_partitions(name, total)
 
     def alter_topic(self, name: str, *, add: Mapping[str, str] | None = None, delete: Collection[str] = ()) -> None:
-        """Set and delete configuration overrides of the topic. Raises InvalidConfigError."""
-        check_text("topic", name)
-        _check_changes(add, delete)
+        _check(topic=name, add=add, delete=delete)
         self._root.alter_topic(name, add=add, delete=delete)
 
     def delete_topic(self, name: str) -> None:
-        """Delete the topic; its files are deleted after file.delete.delay.ms."""
-        check_text("topic", name)
+        _check(topic=name)
         self._root.delete_topic(name)
 
     # Reading
 
     def partition_numbers(self, topic: str) -> tuple[int, ...]:
-        """Numbers of the topic's partitions in this directory; opens no log. Raises UnknownTopicError."""
-        check_text("topic", topic)
+        _check(topic=topic)
         return self._root.partition_numbers(topic)
 
     def partition(self, topic: str, partition: int) -> PartitionSnapshot:
-        """One partition. Raises UnknownTopicError."""
-        check_text("topic", topic)
-        check_number("partition", partition)
+        _check(topic=topic, partition=partition)
         return self._root.partition(topic, partition)
 
     def last_stable_offset(self, topic: str, partition: int) -> int:
         """The end of `read_committed` reads: first offset of the oldest open transaction, else the high watermark."""
-        check_text("topic", topic)
-        check_number("partition", partition)
+        _check(topic=topic, partition=partition)
         return self._root.partition(topic, partition).last_stable_offset
 
     def reader(self, topic: str, partition: int) -> LogReader:
-        """A reader of the partition's records, from any offset."""
-        check_text("topic", topic)
-        check_number("partition", partition)
+        _check(topic=topic, partition=partition)
         return self._root.reader(topic, partition)
 
     def read(
@@ -404,9 +361,7 @@ class LogDir:
         """
         from pyspark_kafkalog.root.reads import read_table  # imports the record columns
 
-        check_text("topic", topic)
-        check_number("partition", partition)
-        check_number("start_offset", start_offset)
+        _check(topic=topic, partition=partition, start_offset=start_offset)
         check_number("end_offset", end_offset, least=0)
         check_one_of("isolation", isolation, get_args(IsolationLevel))
         if partition is None and (start_offset is not None or end_offset is not None):
@@ -442,60 +397,28 @@ class LogDir:
 
         Raises InvalidRecordError, ReadOnlyLogDirError, ProducerFencedError, LowerVersionError, InvalidOptionError.
         """
-        check_text("topic", topic)
-        check_number("partition", partition)
+        _check(topic=topic, partition=partition)
         check_one_of("flush", flush, get_args(FlushMode))
         if compression_type is not None:
             check_one_of("compression_type", compression_type, CODEC_NAMES)
-        self._root.check_write(topic)  # before anything is staged
+        self._root.check(AclOperation.WRITE, ResourceType.TOPIC, topic)  # before anything is staged
+        self._root.check_writable()
         if transactional_id is not None:
-            check_text("transactional_id", transactional_id)
-            self._root.check_transactional_id(transactional_id)
+            _check(transactional_id=transactional_id)
+            self._root.check(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
         transaction = self._transaction(transactional_id, transaction_version, lower_version)
         if transaction is not None and self.has_committed(transaction):
             return self.commit_staged((), transaction=transaction, flush=flush)
-        version = self.version
-        try:
-            return self._append(topic, records, partition, compression_type, transaction, flush)
-        except UnknownTopicError:  # in an object store, written for the topic as of the last refresh
-            self.refresh()
-            if self.version == version:
-                raise
-            return self._append(topic, records, partition, compression_type, transaction, flush)
-
-    def _append(
-        self,
-        topic: str,
-        records: pa.Table | pa.RecordBatch,
-        partition: int | None,
-        compression_type: str | None,
-        transaction: WriteTransaction | None,
-        flush: FlushMode,
-    ) -> CommitResult:
-        from pyspark_kafkalog.storage.staging.stager import stage_table
-
-        described = self._root.ensure_topic(topic)
-        if partition is not None and not 0 <= partition < len(described.partitions):
-            raise UnknownTopicError(f"topic {topic!r} has partitions 0 to {len(described.partitions) - 1}")
-        staging = self._root.staging(uuid.uuid4().hex, flush=flush)
-        staged = stage_table(
-            staging.task,
+        return append_table(
+            self._root,
             topic,
             records,
-            partitions_count=len(described.partitions),
             partition=partition,
-            config=self._root.config_for_write(topic),
-            asked_compression=compression_type,
-            batch_size_bytes=BATCH_SIZE_BYTES,
-            clock_ms=self._clock,
-            fs=staging.fs,
+            compression_type=compression_type,
+            transaction=transaction,
+            flush=flush,
+            clock=self._clock,
         )
-        try:
-            handed_over = staging.hand_over(staged, {topic: described.topic_id or ""})
-            return self.commit_staged(handed_over, transaction=transaction, flush=flush)
-        except BaseException:
-            staging.discard(staged)
-            raise
 
     def commit_staged(
         self,
@@ -504,42 +427,21 @@ class LogDir:
         transaction: WriteTransaction | None = None,
         flush: FlushMode = "fsync",
     ) -> CommitResult:
-        """Append what tasks have staged to their partitions' logs, all in one commit.
-
-        If the version of `transaction` has already been committed, nothing is appended and the result's `is_duplicate`
-        is true. If this raises, the staged files remain, and the same commit can be retried.
-
-        Raises ProducerFencedError if a later incarnation has taken over the transactional id, LowerVersionError if a
-        later version of it has been committed, UnknownTopicError, CommitConflictError, CommitStateUnknownError.
-        """
         return self._root.commit_staged(staged, transaction=transaction, flush=flush)
 
     def init_transaction(self, transactional_id: str, incarnation: str) -> None:
-        """Register `incarnation` as the current one of the transactional id, and fence the earlier ones.
-
-        A writer that does not call this takes over the id with its first commit. Raises ProducerFencedError if
-        `incarnation` is itself fenced.
-        """
-        check_text("transactional_id", transactional_id)
-        check_text("incarnation", incarnation)
+        _check(transactional_id=transactional_id, incarnation=incarnation)
         self._root.init_transaction(transactional_id, incarnation)
 
     def has_transactional_id(self, transactional_id: str) -> bool:
-        """Whether a writer has committed or registered with the transactional id, as of the last refresh."""
-        check_text("transactional_id", transactional_id)
+        _check(transactional_id=transactional_id)
         return self._root.has_transactional_id(transactional_id)
 
     def last_version(self, transactional_id: str) -> int | None:
-        """The last committed version of the transactional id; None if it has none."""
-        check_text("transactional_id", transactional_id)
+        _check(transactional_id=transactional_id)
         return self._root.last_version(transactional_id)
 
     def has_committed(self, transaction: WriteTransaction) -> bool:
-        """Whether this version of the transactional id has been committed, or a later one and lower ones are skipped.
-
-        Raises LowerVersionError if a later version has been committed and lower ones are not skipped,
-        ProducerFencedError if a later incarnation has taken over the id.
-        """
         return self._root.has_committed(transaction)
 
     def _transaction(
@@ -549,7 +451,7 @@ class LogDir:
             return None
         if transactional_id is None or version is None:
             raise InvalidOptionError("transactional_id and transaction_version go together: give both or none")
-        check_number("transaction_version", version)
+        _check(transaction_version=version)
         return WriteTransaction(transactional_id, version, self._incarnation, lower_version)
 
     # Consumer groups
@@ -558,7 +460,7 @@ class LogDir:
         """The consumer group of that name, which need not exist yet. Raises InvalidGroupError for an invalid name."""
         from pyspark_kafkalog.groups.guarded_group import open_group
 
-        check_text("group_id", group_id)
+        _check(group_id=group_id)
         return open_group(self._root, group_id)
 
     def groups(self) -> tuple[str, ...]:
@@ -607,9 +509,17 @@ class LogDir:
         return log_dir_html(self._root)
 
 
-def _check_changes(add: Mapping[str, str] | None, delete: Collection[str]) -> None:
-    check_mapping("add", add)
-    check_texts("delete", delete)
+def _check(**arguments: object) -> None:
+    """Raise InvalidOptionError for an argument of another kind than its name tells."""
+    for name, value in arguments.items():
+        if name in _TEXTS:
+            check_text(name, value)
+        elif name == "delete":
+            check_texts(name, value)
+        elif name in _MAPPINGS:
+            check_mapping(name, value)
+        else:
+            check_number(name, value)
 
 
 def _remote_storage(

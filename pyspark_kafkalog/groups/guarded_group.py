@@ -1,8 +1,8 @@
 """Consumer groups of a root, guarded if the root was opened for a principal.
 
-`open_group` and `list_groups` work on any root. For a `GuardedRoot`, groups that the principal may not describe are not
-listed, and a `GuardedGroup` checks each operation as a broker does. The group itself works on the root beneath, as a
-broker's group coordinator reads and writes `__consumer_offsets` by its own authority.
+`open_group` and `list_groups` work on any root. For a root opened for a principal, groups that the principal may not
+describe are not listed, and a `GuardedGroup` checks each operation as a broker does. The group itself works on the root
+beneath, as a broker's group coordinator reads and writes `__consumer_offsets` by its own authority.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from pyspark_kafkalog.groups.group import (
 )
 from pyspark_kafkalog.groups.offsets_topic import LeftOut, group_names
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
-from pyspark_kafkalog.security.guarded_root import GuardedRoot
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.groups.group_state import GroupDescription
@@ -38,7 +37,7 @@ _TOPIC, _GROUP = ResourceType.TOPIC, ResourceType.GROUP
 class GuardedGroup:
     """A `Group` whose methods raise AuthorizationError for what the principal may not do. See `Group` for each."""
 
-    def __init__(self, root: GuardedRoot, group_id: str) -> None:
+    def __init__(self, root: Root, group_id: str) -> None:
         """Raises AuthorizationError if the principal may not describe the group, InvalidGroupError."""
         root.check(AclOperation.DESCRIBE, _GROUP, group_id)
         self._root = root
@@ -97,14 +96,18 @@ class GuardedGroup:
 
     def _check_commit(self, partitions: Iterable[AnyPartition]) -> None:
         self._root.check(AclOperation.READ, _GROUP, self.group_id)
-        self._root.check_read(sorted({as_topic_partition(each).topic for each in partitions}))
+        self._check_read(as_topic_partition(each) for each in partitions)
+
+    def _check_read(self, partitions: Iterable[TopicPartition]) -> None:
+        for topic in sorted({each.topic for each in partitions}):
+            self._root.check(AclOperation.READ, _TOPIC, topic)
 
     # What DELETE on the group permits
 
     def delete_offsets(self, partitions: Iterable[AnyPartition]) -> list[TopicPartition]:
         chosen = [as_topic_partition(each) for each in partitions]
         self._root.check(AclOperation.DELETE, _GROUP, self.group_id)
-        self._root.check_read(sorted({each.topic for each in chosen}))
+        self._check_read(chosen)
         return self._group.delete_offsets(chosen)
 
     def delete(self) -> None:
@@ -124,7 +127,7 @@ AnyGroup: TypeAlias = Group | GuardedGroup
 
 def open_group(root: Root, group_id: str) -> AnyGroup:
     """The consumer group of that name, which need not exist yet. Raises InvalidGroupError for an invalid name."""
-    return GuardedGroup(root, group_id) if isinstance(root, GuardedRoot) else Group(root, group_id)
+    return Group(root, group_id) if root.principal is None else GuardedGroup(root, group_id)
 
 
 def list_groups(root: Root, *, left_out: LeftOut | None = None) -> tuple[str, ...]:
@@ -132,7 +135,5 @@ def list_groups(root: Root, *, left_out: LeftOut | None = None) -> tuple[str, ..
 
     `left_out` takes the errors of partitions that cannot be read; without it they are raised.
     """
-    if not isinstance(root, GuardedRoot):
-        return group_names(root, left_out=left_out)
     names = group_names(root.coordinator_root(), left_out=left_out)
     return tuple(name for name in names if root.allows(AclOperation.DESCRIBE, _GROUP, name))

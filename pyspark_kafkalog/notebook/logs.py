@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, overload
 import pyarrow as pa
 
 from pyspark_kafkalog.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
+from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.notebook.points_in_time import PointInTime, point_in_time_ms
 from pyspark_kafkalog.notebook.records import LogRange, Records, as_dicts
 from pyspark_kafkalog.record.arrow import schema_of
@@ -229,7 +230,7 @@ class PartitionLog(Records):
         from pyspark_kafkalog.notebook.seek import explain_offset
         from pyspark_kafkalog.notebook.tables import list_segments
 
-        self.root.check_read([self.topic])
+        self.root.check(AclOperation.READ, ResourceType.TOPIC, self.topic)
         low, high = self.start_offset, self.end_offset
         found = self._offset_of(offset, low, high)
         if not low <= found < high:
@@ -241,7 +242,7 @@ class PartitionLog(Records):
         from pyspark_kafkalog.notebook.seek import explain_timestamp
         from pyspark_kafkalog.notebook.tables import list_segments
 
-        self.root.check_read([self.topic])
+        self.root.check(AclOperation.READ, ResourceType.TOPIC, self.topic)
         segments = list_segments(self.root, self.describe())
         start, end = self.start_offset, self.end_offset
         return explain_timestamp(self.describe(), segments, point_in_time_ms(point), start, end)

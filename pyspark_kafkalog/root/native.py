@@ -28,6 +28,7 @@ from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.admin import Build
 from pyspark_kafkalog.root.planned import PlannedPartition
+from pyspark_kafkalog.root.protocol import Unguarded
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PartitionSnapshots, TopicDescription
 from pyspark_kafkalog.root.staging import Staged, Staging
 from pyspark_kafkalog.root.write_transaction import (
@@ -53,17 +54,7 @@ _IDS_A_COMMIT: Final = 1_000
 _LOG: Final = logging.getLogger(__name__)
 
 
-class _Unguarded:
-    """Permits everything: only a root that was opened for a principal refuses anything."""
-
-    def check_read(self, topics: Collection[str]) -> None:
-        pass
-
-    def check_transactional_id(self, transactional_id: str) -> None:
-        pass
-
-
-class NativeRoot(_Unguarded, ABC):
+class NativeRoot(Unguarded, ABC):
     """One native root, as of its last `refresh`; every change refreshes it first."""
 
     is_broker_directory: Final = False
@@ -182,10 +173,6 @@ class NativeRoot(_Unguarded, ABC):
         """Raise FollowingRootError if the root follows a leader."""
         if self._store.image.following is not None:
             check_not_following(self._store.refresh())
-
-    def check_write(self, topic: str) -> None:
-        """As `check_writable`."""
-        self.check_writable()
 
     @abstractmethod
     def commit(self, build: Build, *, operation: str, frees_space: bool = False) -> None:

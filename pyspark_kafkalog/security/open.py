@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
-from pyspark_kafkalog.metadata.access.acl import AclOperation
+from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.address import StoreAddress
@@ -21,7 +21,7 @@ from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.access_control import AccessControl
-from pyspark_kafkalog.security.guarded_root import GuardedRoot
+from pyspark_kafkalog.security.guarded_root import guarded
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, another_root_error, check_identity
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.path_list import split_paths
@@ -64,7 +64,7 @@ def open_root(
     bound_address_space()
     if path is None:
         root = _open_remote_storage(remote_storage)
-        return root if principal is None else GuardedRoot(root, principal)
+        return guarded(root, principal)
     if not isinstance(path, (str, Path, ObjectLocation, StoreAddress)) and len(path) == 1:
         (path,) = path
     place = _place_of(path) if isinstance(path, (str, Path, ObjectLocation, StoreAddress)) else _paths(path)
@@ -77,7 +77,7 @@ def open_root(
         root = _open_directories(
             paths, identity, clock=clock, read_to_log_end=read_to_log_end, remote_storage=remote_storage
         )
-        return root if principal is None else GuardedRoot(root, principal)
+        return guarded(root, principal)
     (path,) = paths
     check_identity(path, identity)
     if is_native_root(path):
@@ -91,7 +91,7 @@ def open_root(
                 raise
             # It was created, or adopted, this moment.
             root = _open_native(path, read_to_log_end, remote_storage, store_options, clock=clock, fs=fs)
-    return root if principal is None else GuardedRoot(root, principal)
+    return guarded(root, principal)
 
 
 def _open_native(
@@ -137,7 +137,7 @@ def _open_object_root(
     root = ObjectRoot(address, clock=clock)
     if identity is not None and not identity.fits(root.identity):
         raise another_root_error(address.location, identity, root.identity)
-    return root if principal is None else GuardedRoot(root, principal)
+    return guarded(root, principal)
 
 
 def _paths(several: Sequence[str | Path]) -> tuple[Path, ...]:
@@ -238,14 +238,15 @@ def open_or_create_root(
     place = _place_of(path)
     if isinstance(place, StoreAddress):
         root = find_root(place, principal=principal, clock=clock)
-        if root is None:
-            try:
-                root = _created(place, clock=clock)
-            except LogDirError:
-                root = find_root(place, principal=principal, clock=clock)
-                if root is None:  # no other process created it meanwhile
-                    raise
-        return root if principal is None or isinstance(root, GuardedRoot) else GuardedRoot(root, principal)
+        if root is not None:
+            return root
+        try:
+            return guarded(_created(place, clock=clock), principal)
+        except LogDirError:
+            root = find_root(place, principal=principal, clock=clock)
+            if root is None:  # no other process created it meanwhile
+                raise
+            return root
     if not is_vacant(place):
         try:
             return open_root(place, principal=principal, clock=clock, fs=fs)
@@ -253,10 +254,9 @@ def open_or_create_root(
             if not is_native_root(place):
                 raise
     try:
-        root = _created(place, clock=clock, fs=fs)
+        return guarded(_created(place, clock=clock, fs=fs), principal)
     except LogDirError:
         return open_root(place, principal=principal, clock=clock, fs=fs)
-    return root if principal is None else GuardedRoot(root, principal)
 
 
 def _created(place: Path | StoreAddress, *, clock: Callable[[], int], fs: FileSystem = LOCAL) -> NativeRoot:
@@ -267,6 +267,5 @@ def _created(place: Path | StoreAddress, *, clock: Callable[[], int], fs: FileSy
 
 def open_access_control(root: Root) -> AccessControl:
     """The access control entries of `root`. Raises AuthorizationError without DESCRIBE on the cluster."""
-    if isinstance(root, GuardedRoot):
-        root.check_cluster(AclOperation.DESCRIBE)
+    root.check(AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
     return AccessControl(root)

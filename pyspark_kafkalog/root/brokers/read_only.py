@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError, UnknownTopicError, without_frames
 from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata, read_metadata_of
+from pyspark_kafkalog.root.protocol import Unguarded
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.reader import LogReader
 
 
-class ReadOnlyRoot:
+class ReadOnlyRoot(Unguarded):
     """The topics and partitions of `directories` as of the last `refresh`.
 
     The metadata log that counts, if there is one, is in the first of the directories.
@@ -133,9 +134,6 @@ class ReadOnlyRoot:
 
         return LogReader(self.partition(topic, partition).extents(), TopicPartition(topic, partition))
 
-    def check_read(self, topics: Collection[str]) -> None:
-        pass  # only a root that was opened for a principal refuses reads
-
     # A broker's directory is never written to, and has no commits of this package.
 
     def history(
@@ -151,12 +149,6 @@ class ReadOnlyRoot:
 
     def check_writable(self) -> None:
         self._refuse()
-
-    def check_write(self, topic: str) -> None:
-        pass  # only a root that was opened for a principal; `check_writable` refuses writes to any topic
-
-    def check_transactional_id(self, transactional_id: str) -> None:
-        pass
 
     def log_config(self, topic: str) -> NoReturn:
         self._refuse()

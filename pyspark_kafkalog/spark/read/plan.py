@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
+from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.root.brokers.notices import remote_offsets
 from pyspark_kafkalog.root.reads import open_transaction_text
 from pyspark_kafkalog.spark.options.positions import (
@@ -75,7 +76,8 @@ def readable_topics(root: Root, subscription: Subscription) -> list[str]:
         named = subscription.topics
     elif isinstance(subscription, Assign):
         named = (each.topic for each in subscription.partitions)
-    root.check_read(sorted({*topics, *named}))
+    for topic in sorted({*topics, *named}):
+        root.check(AclOperation.READ, ResourceType.TOPIC, topic)
     return topics
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
+from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.root.staging import LocalStaging, ObjectStaging, Staging
 from pyspark_kafkalog.spark.options.parse import WriteOptions, locate
@@ -60,7 +61,7 @@ class TopicTarget:
         Raises UnknownTopicError if the topic does not exist and auto.create.topics.enable is false,
         ReadOnlyLogDirError for a broker's directory, AuthorizationError if the principal may not write to it.
         """
-        root.check_write(topic)
+        root.check(AclOperation.WRITE, ResourceType.TOPIC, topic)
         found = root.ensure_topic(topic)
         return cls(topic, found.topic_id or "", len(found.partitions), root.config_for_write(topic))
 
@@ -154,7 +155,7 @@ def plan_stream(options: WriteOptions) -> tuple[WritePlan, Root | None]:
     root.check_writable()
     target = None
     if options.topic is not None:
-        root.check_write(options.topic)
+        root.check(AclOperation.WRITE, ResourceType.TOPIC, options.topic)
         if options.topic in root.topics():
             target = TopicTarget.open(root, options.topic)
     return WritePlan(options, path, root.identity, target, write_id, planned_at=root.version or 0), root

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, InvalidOptionError, UnknownTopicError
+from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.spark.options.positions import (
     AllTopics,
@@ -91,7 +92,7 @@ class FakeLogDir:
     def topics(self) -> tuple[str, ...]:
         return tuple(sorted({each.topic for each in self._partitions}))
 
-    def check_read(self, topics: list[str]) -> None:
+    def check(self, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
         pass
 
     def partition_numbers(self, topic: str) -> tuple[int, ...]:
