@@ -1,11 +1,11 @@
-"""Units of appends in one commit of a root on a file system: all or nothing each, refused ones alone."""
+"""Units of appends in one commit of a server, for both kinds of root: all or nothing each, refused ones alone."""
 
 from __future__ import annotations
 
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from builders.leader_writers import T0, Served, append, batch, mark, marker
+from builders.root_places import RootPlace, is_object_place
 from open_files import descriptors, descriptors_before
 from patience import PATIENCE_S
 
@@ -32,7 +33,7 @@ from pyspark_kafkalog.errors import (
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.local.snapshots import list_snapshots
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.messages.metadata_records import ConfigRecord, MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORDS_AT, BatchHeader, crc32c
@@ -46,15 +47,15 @@ from pyspark_kafkalog.storage.names import LOG_SUFFIX
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[[], Served]]:
+def serve(root_place: RootPlace) -> Iterator[Callable[[], Served]]:
     """Starts another server process's worth of writer on the same root."""
-    log_dir = LogDir.open_or_create(tmp_path / "root")
+    log_dir = LogDir.open_or_create(root_place)
     log_dir.create_topic("a", 2)
     log_dir.create_topic("b", 1)
     served: list[Served] = []
 
     def start() -> Served:
-        served.append(Served(tmp_path / "root"))
+        served.append(Served(root_place))
         return served[-1]
 
     yield start
@@ -80,6 +81,7 @@ def test_units_of_one_commit_get_following_offsets_and_are_one_commit(serve: Cal
     assert len(commits) == 1
 
 
+@pytest.mark.file_roots
 def test_commit_at_once_is_made_when_nothing_is_to_be_waited_for(serve: Callable[[], Served]) -> None:
     server = serve()
     units = [CommitUnit.of(append(batch([b"1"]))), CommitUnit.of(append(batch([b"2"])))]
@@ -94,6 +96,7 @@ def test_commit_at_once_is_made_when_nothing_is_to_be_waited_for(serve: Callable
     assert server.values() == [b"1", b"2"] * 2
 
 
+@pytest.mark.file_roots
 def test_nothing_is_committed_at_once_while_another_process_has_the_lock(serve: Callable[[], Served]) -> None:
     server = serve()
     unit = CommitUnit.of(append(batch([b"1"])))
@@ -103,6 +106,7 @@ def test_nothing_is_committed_at_once_while_another_process_has_the_lock(serve: 
     assert server.values() == [b"1"]
 
 
+@pytest.mark.file_roots
 def test_nothing_is_committed_at_once_to_a_log_that_another_server_has_written(serve: Callable[[], Served]) -> None:
     first, second = serve(), serve()
     first.writer.commit([CommitUnit.of(append(batch([b"1"])))])
@@ -121,6 +125,7 @@ def test_nothing_is_committed_at_once_that_waits_for_the_disk(tmp_path: Path) ->
     assert server.writer.commit_at_once([unit]) is None
 
 
+@pytest.mark.file_roots
 def test_commit_that_a_snapshot_follows_is_not_made_at_once(serve: Callable[[], Served]) -> None:
     server = serve()
     directory = server.root.store.log.directory
@@ -141,8 +146,11 @@ def test_commit_that_a_snapshot_follows_is_not_made_at_once(serve: Callable[[], 
 def test_refused_unit_leaves_no_trace_and_the_others_are_committed(serve: Callable[[], Served]) -> None:
     server = serve()
     bad = CommitUnit.of(append(batch([b"half"])), append(batch(producer=(1, 0, 0))[:-1] + b"?", "b"))
-    results = server.commit(CommitUnit.of(append(batch([b"1"]))), bad, CommitUnit.of(append(batch([b"2"]))))
+    unknown = CommitUnit.of(append(batch([b"half"], producer=(1, 0, 0))), append(batch(), "unknown"))
+    good = [CommitUnit.of(append(batch([value], producer=(1, 0, at)))) for at, value in enumerate((b"1", b"2"))]
+    results = server.commit(good[0], bad, unknown, good[1])
     assert isinstance(results[1], KafkalogError)
+    assert isinstance(results[2], UnknownTopicError)
     assert server.values() == [b"1", b"2"]
     assert server.state("b").log_end_offset == 0
 
@@ -158,18 +166,31 @@ def test_unit_that_refuses_itself_by_the_image_is_refused_alone(serve: Callable[
     assert server.values() == [b"1"]
 
 
-def test_unit_whose_records_break_an_invariant_is_refused_alone(serve: Callable[[], Served]) -> None:
+@pytest.mark.parametrize("is_known", [True, False], ids=["lower end", "unknown topic"])
+def test_unit_whose_records_break_an_invariant_is_refused_alone(serve: Callable[[], Served], is_known: bool) -> None:
     server = serve()
     server.append(append(batch(), "b"))
+    changed = server.root.topic("b").topic_id if is_known else "AAAAAAAAAAAAAAAAAAAAAQ"
 
     def lower(image: MetadataImage, appended: object) -> list[MetadataRecord]:
-        return [partition_state_record(image.topic("b").topic_id, 0, LogState())]
+        return [partition_state_record(changed, 0, LogState())]
 
     bad = CommitUnit(appends=lambda image: [append(batch([b"no"]))], records=lower)
     results = server.commit(CommitUnit.of(append(batch([b"1"]))), bad, CommitUnit.of(append(batch([b"2"]))))
     assert isinstance(results[1], InvalidRecordError)
     assert server.values() == [b"1", b"2"]
     assert server.state("b").log_end_offset == 3
+
+
+def test_records_of_a_unit_are_committed_with_its_appends(serve: Callable[[], Served]) -> None:
+    def records(image: MetadataImage, appended: Sequence[AppendedRange]) -> list[MetadataRecord]:
+        (one,) = appended
+        return [ConfigRecord(resource_type=2, resource_name="a", name="x", value=str(one.last_offset))]
+
+    unit = CommitUnit(appends=lambda image: [append(batch([b"2"]))], records=records)
+    server = serve()
+    server.commit(CommitUnit.of(append(batch([b"1"]))), unit)
+    assert server.root.store.refresh().topic("a").configs["x"] == "1"
 
 
 def test_topic_that_was_created_anew_is_unknown_by_its_former_id(serve: Callable[[], Served]) -> None:
@@ -198,7 +219,10 @@ def test_retry_gets_the_original_offsets_also_in_another_process(
     for at in range(6):
         server.append(append(batch([b"x", b"y"], producer=(7, 0, 2 * at))))
     again = server if same_process else serve()
+    before = server.root.version
     assert offsets(again.append(append(batch([b"x", b"y"], producer=(7, 0, 8))))) == (8, 9, True)
+    server.root.refresh()
+    assert server.root.version == before
     if same_process:
         assert offsets(again.append(append(batch([b"x", b"y"], producer=(7, 0, 2))))) == (2, 3, True)
         assert isinstance(again.append(append(batch([b"x", b"y"], producer=(7, 0, 0)))), OutOfOrderSequenceError)
@@ -206,6 +230,7 @@ def test_retry_gets_the_original_offsets_also_in_another_process(
     assert offsets(again.append(append(batch([b"z"], producer=(7, 0, 12))))) == (12, 12, False)
 
 
+@pytest.mark.file_roots
 def test_each_of_the_last_five_batches_is_known_to_a_new_process_after_a_roll(serve: Callable[[], Served]) -> None:
     server = serve()
     server.log_dir.alter_topic("a", add={"internal.segment.bytes": "800", "index.interval.bytes": "100"})
@@ -218,6 +243,7 @@ def test_each_of_the_last_five_batches_is_known_to_a_new_process_after_a_roll(se
     assert isinstance(serve().append(append(batch([b"3"], producer=(7, 0, 3)))), OutOfOrderSequenceError)
 
 
+@pytest.mark.file_roots
 def test_last_batches_of_a_producer_are_known_though_another_has_filled_segments_since(
     serve: Callable[[], Served],
 ) -> None:
@@ -245,12 +271,15 @@ def test_retry_within_one_commit_is_a_duplicate(serve: Callable[[], Served]) -> 
 
 
 def test_sequences_wrap_and_new_epochs_begin_at_zero(serve: Callable[[], Served]) -> None:
-    server = serve()
-    assert offsets(server.append(append(batch(producer=(7, 0, 2**31 - 2))))) == (0, 2, False)
-    assert offsets(server.append(append(batch(producer=(7, 0, 1))))) == (3, 5, False)
-    assert isinstance(server.append(append(batch(producer=(7, 1, 4)))), OutOfOrderSequenceError)
-    assert offsets(server.append(append(batch(producer=(7, 1, 0))))) == (6, 8, False)
-    assert isinstance(server.append(append(batch(producer=(7, 0, 4)))), ProducerFencedError)
+    first, second = serve(), serve()
+    assert offsets(first.append(append(batch(producer=(7, 0, 2**31 - 2))))) == (0, 2, False)
+    assert offsets(second.append(append(batch(producer=(7, 0, 1))))) == (3, 5, False)
+    for server in (first, second):
+        assert isinstance(server.append(append(batch(producer=(7, 0, 5)))), OutOfOrderSequenceError)
+        assert isinstance(server.append(append(batch(producer=(7, 1, 4)))), OutOfOrderSequenceError)
+    assert offsets(first.append(append(batch(producer=(7, 1, 0))))) == (6, 8, False)
+    for server in (first, second):
+        assert isinstance(server.append(append(batch(producer=(7, 0, 4)))), ProducerFencedError)
 
 
 def test_processes_take_turns_and_each_knows_what_the_other_stored(serve: Callable[[], Served]) -> None:
@@ -271,7 +300,9 @@ def test_write_of_spark_between_two_appends_is_followed_by_the_next(serve: Calla
     assert server.values() == [b"1", b"2", b"3"]
 
 
-def test_open_transaction_holds_the_last_stable_offset_until_a_marker_ends_it(serve: Callable[[], Served]) -> None:
+def test_open_transaction_holds_the_last_stable_offset_until_a_marker_ends_it(
+    serve: Callable[[], Served], root_place: RootPlace
+) -> None:
     server = serve()
     server.append(append(batch([b"plain"])))
     server.append(append(batch([b"t1"], producer=(7, 0, 0), is_transactional=True)))
@@ -284,6 +315,8 @@ def test_open_transaction_holds_the_last_stable_offset_until_a_marker_ends_it(se
     assert offsets(server.append(mark(marker(7, 0, is_commit=False)))) == (4, 4, False)
     assert (server.state().first_unstable_offset, server.state().last_stable_offset) == (-1, 5)
     assert other.values(isolation="read_committed") == [b"plain", b"after"]
+    if is_object_place(root_place):
+        return
     aborted = indexed_transactions(server.root.path / "a-0", 0, 9)
     assert [(each.producer_id, each.first_offset, each.last_offset) for each in aborted] == [(7, 1, 4)]
 
@@ -291,7 +324,9 @@ def test_open_transaction_holds_the_last_stable_offset_until_a_marker_ends_it(se
 def test_marker_with_newer_epoch_fences_the_producer_for_every_process(serve: Callable[[], Served]) -> None:
     server = serve()
     server.append(append(batch([b"t"], producer=(7, 0, 0), is_transactional=True)))
+    assert isinstance(server.append(append(marker(7, 0, is_commit=True))), InvalidRecordError)  # a client's
     server.append(mark(marker(7, 1, is_commit=True)))
+    assert isinstance(serve().append(mark(marker(7, 0, is_commit=True))), ProducerFencedError)
     for each in (server, serve()):
         result = each.append(append(batch([b"late"], producer=(7, 0, 1), is_transactional=True)))
         assert isinstance(result, ProducerFencedError)
@@ -318,17 +353,20 @@ def test_log_append_time_is_told_also_of_a_duplicate(serve: Callable[[], Served]
         assert isinstance(result, AppendedRange)
         assert result.log_append_time_ms == T0 + 60_000
         server.now_ms += 5
+    server.log_dir.refresh()
+    assert server.log_dir.read("b")["timestamp"].cast("int64").to_pylist() == [T0 + 60_000] * 3
 
 
+@pytest.mark.file_roots
 @pytest.mark.parametrize("is_append", [True, False], ids=["duplicate", "nothing-to-append"])
 def test_success_by_an_earlier_commit_is_told_when_that_is_on_disk(
-    serve: Callable[[], Served], tmp_path: Path, is_append: bool
+    serve: Callable[[], Served], root_place: Path, is_append: bool
 ) -> None:
     retried = CommitUnit.of(append(batch(producer=(7, 0, 0)))) if is_append else CommitUnit(appends=lambda image: ())
     serve().append(append(batch(producer=(7, 0, 0))))
-    marker_file = tmp_path / "root" / UNFLUSHED_MARKER
+    marker_file = root_place / UNFLUSHED_MARKER
     assert marker_file.exists()
-    durable = Served(tmp_path / "root", flush="fsync")
+    durable = Served(root_place, flush="fsync")
     (result,) = durable.commit(retried)
     assert not isinstance(result, KafkalogError)
     assert not marker_file.exists()
@@ -344,6 +382,7 @@ def test_empty_commit_publishes_nothing(serve: Callable[[], Served]) -> None:
     assert server.root.version == before
 
 
+@pytest.mark.file_roots
 def test_segment_rolls_within_a_commit_and_in_the_next(serve: Callable[[], Served]) -> None:
     server = serve()
     server.log_dir.alter_topic("a", add={"internal.segment.bytes": "300", "index.interval.bytes": "60"})
@@ -402,6 +441,7 @@ def test_batches_over_the_limits_are_refused_by_their_own_errors(serve: Callable
     assert type(server.append(append(batch([b"x" * 100]), "b"))) is RecordBatchTooLargeError
 
 
+@pytest.mark.file_roots
 def test_unusable_directory_of_one_partition_refuses_only_its_units(serve: Callable[[], Served]) -> None:
     server = serve()
     server.append(append(batch([b"1"]), "a", 1))
@@ -423,6 +463,7 @@ def test_many_more_partitions_than_stay_open_are_one_commit(tmp_path: Path) -> N
     assert descriptors() == before
 
 
+@pytest.mark.file_roots
 def test_segments_that_were_rolled_are_closed(serve: Callable[[], Served]) -> None:
     server = serve()
     server.log_dir.alter_topic("a", add={"internal.segment.bytes": "300"})
@@ -434,6 +475,7 @@ def test_segments_that_were_rolled_are_closed(serve: Callable[[], Served]) -> No
     assert descriptors() == before
 
 
+@pytest.mark.file_roots
 def test_log_that_cannot_be_looked_at_again_is_closed(serve: Callable[[], Served]) -> None:
     server = serve()
     assert offsets(server.append(append(batch([b"0"])))) == (0, 0, False)
@@ -470,13 +512,14 @@ class SlowFlushes(FileSystem):
         super().link(source, target)
 
 
+@pytest.mark.file_roots
 @pytest.mark.parametrize("fails", [False, True])
 def test_commit_gets_its_name_when_the_log_is_on_disk_and_none_if_that_fails(
-    serve: Callable[[], Served], tmp_path: Path, fails: bool
+    serve: Callable[[], Served], root_place: Path, fails: bool
 ) -> None:
     serve()
     fs = SlowFlushes()
-    writer = Served(tmp_path / "root", flush="fsync", fs=fs)
+    writer = Served(root_place, flush="fsync", fs=fs)
     fs.error = OSError(errno.EIO, "no disk") if fails else None
     with ThreadPoolExecutor(1) as thread:
         committing = thread.submit(writer.commit, CommitUnit.of(append(batch([b"1"]))))

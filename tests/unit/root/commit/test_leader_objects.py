@@ -1,8 +1,7 @@
-"""Units of a server on an object root: one commit, idempotent producers, transactions, beside others."""
+"""What a server's units do on object roots alone: objects and requests, beside merges, lost races, faults."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,27 +9,23 @@ from pathlib import Path
 import pytest
 from builders.data_objects import Plan
 from builders.leader_writers import T0, append, batch, mark, marker
-from builders.object_roots import StoredRoot, named_objects, table_of
+from builders.object_roots import StoredRoot, named_objects
 from fakes.faulty_store import Call, Fault, FaultyStore
 from fakes.stopping_filesystem import Killed
 
 from pyspark_kafkalog.errors import (
     CommitStateUnknownError,
-    InvalidRecordError,
-    KafkalogError,
     OutOfOrderSequenceError,
-    ProducerFencedError,
-    UnknownTopicError,
 )
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.extents import data_object_record
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records, partition_state_record
-from pyspark_kafkalog.metadata.messages.metadata_records import ConfigRecord, MetadataRecord
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStoreError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, crc32c
-from pyspark_kafkalog.root.commit.changes import AppendedRange, AppendOrigin, CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.commit.changes import AppendOrigin, CommitUnit, LeaderAppend
 from pyspark_kafkalog.root.commit.committer import LeaderWriter
 from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
@@ -129,17 +124,6 @@ def range_of(result: object) -> tuple[int, int]:
     return appended.first_offset, appended.last_offset
 
 
-@pytest.mark.parametrize("inline_bytes", [0, 100_000])
-def test_units_of_one_commit_are_appended_in_order(servers: Servers, inline_bytes: int) -> None:
-    writer = servers.server(inline_bytes=inline_bytes)
-    results = writer.commit(
-        [produce(A, client_batch("a", "b")), produce(B, client_batch("c")), produce(A, client_batch("d"))]
-    )
-    assert [range_of(each) for each in results] == [(0, 1), (0, 0), (2, 2)]
-    assert [range_of(each) for each in writer.commit([produce(A, client_batch("e"))])] == [(3, 3)]
-    assert (servers.values(A), servers.values(B)) == (["a", "b", "d", "e"], ["c"])
-
-
 def test_commit_is_one_put_inline_and_two_with_an_object(servers: Servers) -> None:
     for number, (inline_bytes, expected) in enumerate(((100_000, {"create": 1}), (0, {"create": 1, "put": 1}))):
         writer = servers.server(inline_bytes=inline_bytes)
@@ -148,6 +132,7 @@ def test_commit_is_one_put_inline_and_two_with_an_object(servers: Servers) -> No
         client.requests.clear()
         writer.commit([produce(A, client_batch("a", producer=P, sequence=number)), produce(B, client_batch("b"))])
         assert dict(client.requests) == expected
+    assert (servers.values(A), servers.values(B)) == (["first", "a"] * 2, ["b"] * 2)
 
 
 def test_data_inside_commits_makes_few_snapshots_due(servers: Servers) -> None:
@@ -159,83 +144,7 @@ def test_data_inside_commits_makes_few_snapshots_due(servers: Servers) -> None:
     assert 22 < creates <= 24  # of commits, and of snapshots
 
 
-def test_refused_unit_leaves_the_others(servers: Servers) -> None:
-    writer = servers.server()
-    damaged = bytearray(client_batch("x"))
-    damaged[-1] ^= 1
-    twice = CommitUnit.of(
-        LeaderAppend(topic_partition=A, data=client_batch("y")),
-        LeaderAppend(topic_partition=TopicPartition("unknown", 0), data=client_batch("y")),
-    )
-    results = writer.commit(
-        [produce(A, client_batch("a")), produce(A, bytes(damaged)), twice, produce(A, client_batch("b"))]
-    )
-    assert isinstance(results[1], KafkalogError)
-    assert isinstance(results[2], UnknownTopicError)
-    assert (range_of(results[0]), range_of(results[3])) == ((0, 0), (1, 1))
-    assert servers.values() == ["a", "b"]
-
-
-def test_topic_created_again_is_unknown_to_an_append_of_the_old_one(servers: Servers) -> None:
-    writer = servers.server()
-    data = client_batch("a")
-    known = LeaderAppend(topic_partition=A, data=data, topic_id=servers.stored.topic_id)
-    other = LeaderAppend(topic_partition=A, data=data, topic_id="AAAAAAAAAAAAAAAAAAAAAQ")
-    results = writer.commit([CommitUnit.of(other), CommitUnit.of(known)])
-    assert isinstance(results[0], UnknownTopicError)
-    assert range_of(results[1]) == (0, 0)
-
-
-def test_log_append_time_is_set_and_returned() -> None:
-    servers = Servers({"message.timestamp.type": "LogAppendTime"})
-    (result,) = servers.server().commit([produce(A, client_batch("a", at_ms=5))])
-    assert isinstance(result, tuple)
-    assert result[0] == AppendedRange(first_offset=0, last_offset=0, log_start_offset=0, log_append_time_ms=T0)
-    assert servers.image.partition("orders", 0).high_watermark == 1
-    table = table_of(servers.stored.reader(A), 0, 1)
-    assert table.column("timestamp").cast("int64").to_pylist() == [T0 * 1000]
-
-
-def test_records_of_a_unit_are_committed_with_its_appends(servers: Servers) -> None:
-    def records(image: MetadataImage, appended: Sequence[AppendedRange]) -> list[ConfigRecord]:
-        (one,) = appended
-        return [ConfigRecord(resource_type=2, resource_name="orders", name="x", value=str(one.last_offset))]
-
-    unit = CommitUnit(appends=lambda image: [LeaderAppend(topic_partition=A, data=client_batch("a"))], records=records)
-    servers.server().commit([produce(A, client_batch("z")), unit])
-    assert servers.image.topic("orders").configs["x"] == "1"
-
-
-def test_unit_whose_records_contradict_the_image_is_refused_alone(servers: Servers) -> None:
-    state = servers.image.partition("orders", 1).state
-
-    def records(image: MetadataImage, appended: Sequence[AppendedRange]) -> list[MetadataRecord]:
-        return [partition_state_record("AAAAAAAAAAAAAAAAAAAAAQ", 1, state)]
-
-    bad = CommitUnit(appends=lambda image: [], records=records)
-    results = servers.server().commit([produce(A, client_batch("a")), bad, produce(A, client_batch("b"))])
-    assert isinstance(results[1], InvalidRecordError)
-    assert [range_of(results[0]), range_of(results[2])] == [(0, 0), (1, 1)]
-    assert servers.values() == ["a", "b"]
-
-
 # Idempotence
-
-
-def test_duplicate_gets_the_offsets_of_the_first_and_stores_nothing(servers: Servers) -> None:
-    writer = servers.server()
-    first, second = client_batch("a", "b", producer=P, sequence=0), client_batch("c", producer=P, sequence=2)
-    results = writer.commit([produce(A, first), produce(A, first), produce(A, second)])
-    assert [range_of(each) for each in results] == [(0, 1), (0, 1), (2, 2)]
-    assert [each[0].is_duplicate for each in results if isinstance(each, tuple)] == [False, True, False]
-    version = servers.image.next_offset
-    assert range_of(writer.commit([produce(A, first)])[0]) == (0, 1)
-    assert servers.image.next_offset == version
-    assert range_of(servers.server().commit([produce(A, second)])[0]) == (2, 2)  # another server
-    servers.merge()
-    assert range_of(writer.commit([produce(A, second)])[0]) == (2, 2)
-    assert range_of(servers.server().commit([produce(A, second)])[0]) == (2, 2)
-    assert servers.values() == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("merges", [{5}, {1, 3, 4, 5}, set(range(6))], ids=["one segment", "several", "each its own"])
@@ -275,29 +184,6 @@ def test_earlier_batches_are_read_once_for_each_producer(servers: Servers) -> No
         assert isinstance(refused, OutOfOrderSequenceError)
         counts.append(requests["get"] + requests["get_ranges"])
     assert [after - before for before, after in pairwise(counts)] == [1, 1]  # whether the image is the newest
-
-
-def test_gap_and_older_epoch_are_refused_whoever_wrote_before(servers: Servers) -> None:
-    one, other = servers.server(), servers.server()
-    one.commit([produce(A, client_batch("a", producer=P, sequence=0))])
-    (gap,) = other.commit([produce(A, client_batch("b", producer=P, sequence=2))])
-    assert isinstance(gap, OutOfOrderSequenceError)
-    other.commit([produce(A, client_batch("b", producer=(7, 1), sequence=0))])
-    (fenced,) = one.commit([produce(A, client_batch("c", producer=P, sequence=1))])
-    assert isinstance(fenced, ProducerFencedError)
-    assert servers.values() == ["a", "b"]
-
-
-def test_refused_unit_does_not_count_in_sequences_of_later_ones(servers: Servers) -> None:
-    broken = CommitUnit.of(
-        LeaderAppend(topic_partition=A, data=client_batch("x", producer=P, sequence=0)),
-        LeaderAppend(topic_partition=TopicPartition("unknown", 0), data=client_batch("x")),
-    )
-    again = produce(A, client_batch("a", producer=P, sequence=0))
-    results = servers.server().commit([broken, again])
-    assert isinstance(results[0], UnknownTopicError)
-    assert range_of(results[1]) == (0, 0)
-    assert servers.values() == ["a"]
 
 
 def test_sequences_go_on_after_all_records_were_deleted(servers: Servers, tmp_path: Path) -> None:
@@ -458,23 +344,6 @@ def test_merged_segments_have_transaction_index_and_producers(servers: Servers) 
     assert partition.state.last_stable_offset == 1
     servers.server().commit([end_transaction(A, producer=Q, is_commit=True)])
     assert servers.image.partition("orders", 0).state.last_stable_offset == 4
-
-
-def test_transaction_ends_in_all_its_partitions_at_once(servers: Servers) -> None:
-    writer = servers.server()
-    data = client_batch("t", producer=P, sequence=0, is_transactional=True)
-    writer.commit([produce(A, data), produce(B, data)])
-    writer.commit([end_transaction(A, B, producer=P, is_commit=True)])
-    assert (servers.values(A, committed=True), servers.values(B, committed=True)) == (["t"], ["t"])
-
-
-def test_client_writes_no_marker_and_marker_of_older_epoch_is_fenced(servers: Servers) -> None:
-    writer = servers.server()
-    (refused,) = writer.commit([produce(A, marker(*P, is_commit=True))])
-    assert isinstance(refused, InvalidRecordError)
-    writer.commit([produce(A, client_batch("t", producer=(7, 3), sequence=0, is_transactional=True))])
-    (fenced,) = writer.commit([end_transaction(A, producer=(7, 2), is_commit=True)])
-    assert isinstance(fenced, ProducerFencedError)
 
 
 def test_records_of_a_coordinator_need_no_sequence(servers: Servers) -> None:
