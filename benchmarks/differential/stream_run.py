@@ -60,9 +60,10 @@ def _follow(
     options = dict(script.options)
     try:
         for step in script.steps:
-            if step.run != "live":
-                kafka.stop()
-                kafkalog.stop()
+            for query in (kafka, kafkalog):
+                if step.run != "live":
+                    query.stop()
+                query.forget()  # before the actions: an active query may read what the first of them sends at once
             for action in step.actions:
                 operator.do(action)
             wait_for_checkpoints(broker)
@@ -86,9 +87,12 @@ class Query:
         self._batches: dict[int, list[Any]] = {}  # a micro-batch that is made again takes its own place
         self._running: Any = None
 
-    def run(self, step: Step, options: Mapping[str, str]) -> Outcome:
-        """Start the query if it is not active, wait until it has read everything, and return what it read."""
+    def forget(self) -> None:
+        """Begin a step: what was read before is no part of its rows."""
         self._batches.clear()
+
+    def run(self, step: Step, options: Mapping[str, str]) -> Outcome:
+        """Start the query if it is not active, wait until it has read everything, and return what the step read."""
         return self._run(step, options, TRIES)
 
     def _run(self, step: Step, options: Mapping[str, str], tries: int) -> Outcome:
