@@ -88,6 +88,13 @@ KNOWN: Final = (
         for script in ("consumer protocol", "static members of the consumer protocol")
     ),
     KnownAnswer(
+        name="epochs, back to the classic protocol",
+        reason=_EPOCHS,
+        script="back to the classic protocol",
+        calls=("*",),
+        fields=("*epoch", "*generation_id"),
+    ),
+    KnownAnswer(
         name="topic without partitions",
         reason="a topic that a Produce names without partitions is answered without partitions",
         script="produce",

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kafka_processes.scripted_calls import Batch, Call, Name, Saved, Script, TopicId
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
-from pyspark_kafkalog.protocol.api import ApiKey
+from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 
 #: The timestamps of records: near the clocks of the servers, which refuse those that lie an hour ahead.
@@ -394,6 +394,7 @@ _FETCH_SESSION: Final = Script(
     name="fetch sessions",
     topics={"t": {}, "deleted": {}},
     partitions=3,
+    versions={ApiKey.METADATA: range(4, APIS[ApiKey.METADATA].versions.stop)},  # earlier ones create the topic again
     steps=(
         produce("batch", batch()),
         _begun("a session is begun", 0, 0, 0, save="s"),
