@@ -3,8 +3,7 @@
 In reading order:
 
 - main: selects the subcommand, and imports only its module
-- output, process_log: what commands print, and the log of those that keep running
-- metadata_copy: what a copy of a cluster's metadata log answers
+- command, output, running: common options, what commands print, and what they do while they run
 - topics, configs, client_configs, acls: topics, configurations, quotas and credentials of clients, access control
 - get_offsets, transactions: offsets of partitions, transactions and producers
 - migration: `adopt` and `export`

@@ -19,7 +19,7 @@ import itertools
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark_kafkalog.metadata.access.acl import (
     CLUSTER_NAME,
@@ -33,13 +33,12 @@ from pyspark_kafkalog.metadata.access.acl import (
     check_acl,
 )
 from pyspark_kafkalog.metadata.access.hosts import canonical_host
+from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.storage.names import check_principal
-from pyspark_kafkalog.tools.command import UsageError, add_path, open_log_dir
+from pyspark_kafkalog.tools.command import UsageError, add_path
 from pyspark_kafkalog.tools.output import Output, Tree, add_output, output_of
+from pyspark_kafkalog.tools.running import open_log_dir
 from pyspark_kafkalog.units import printable
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.security.access_control import AccessControl
 
 _OPERATIONS: Final = {each.name.replace("_", "").lower(): each for each in AclOperation}
 #: Options that name resources, with the type of each.

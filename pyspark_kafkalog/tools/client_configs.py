@@ -12,10 +12,11 @@ import argparse
 import random
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark_kafkalog.config.definitions import format_value
 from pyspark_kafkalog.errors import InvalidConfigError
+from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.access.client_quotas import (
     CLIENT_ID,
     CLIENT_QUOTAS,
@@ -38,14 +39,14 @@ from pyspark_kafkalog.metadata.access.scram import (
     alter_credentials,
     upsertion,
 )
-from pyspark_kafkalog.tools.command import UsageError, open_log_dir
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.root.brokers.metadata.image import read_broker_metadata
+from pyspark_kafkalog.tools.command import UsageError
 from pyspark_kafkalog.tools.output import Tree, notice, output_of
+from pyspark_kafkalog.tools.running import open_log_dir
 from pyspark_kafkalog.units import printable
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.metadata.image import MetadataImage
-    from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 
 #: Entity types of kafka-configs, with those of quotas.
 CLIENT_TYPES: Final = {"users": USER, "clients": CLIENT_ID, "ips": IP}
@@ -203,8 +204,6 @@ def _client_settings(log_dir: LogDir) -> tuple[Quotas, ScramCredentials]:
     if not log_dir.is_broker_directory:
         image = log_dir.root.native().store.image
         return image.client_quotas, image.scram_credentials
-    from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-    from pyspark_kafkalog.root.brokers.metadata.image import read_broker_metadata
 
     directory = log_dir.root.directories[0] / METADATA_DIR
     if not directory.is_dir():

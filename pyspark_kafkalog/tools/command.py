@@ -28,38 +28,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import re
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from pyspark_kafkalog.errors import (
-    DiskFormatError,
-    InvalidOptionError,
-    KafkalogError,
-    OffsetOutOfRangeError,
-    UnknownTopicError,
-)
+from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError, UnknownTopicError
+from pyspark_kafkalog.java_regex.topic_pattern import TopicPattern, compile_topic_pattern
+from pyspark_kafkalog.object_store.location import is_object_url, parse_location
+from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.dump.java_text import parse_long
 from pyspark_kafkalog.units import EPOCH, INT32_MAX, printable
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
-    from pyspark_kafkalog.java_regex.topic_pattern import TopicPattern
     from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.root.protocol import Root
-    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
-    from pyspark_kafkalog.server.config import Address
-    from pyspark_kafkalog.storage.log.reader import TimestampAndOffset
-    from pyspark_kafkalog.storage.names import TopicPartition
-
 
 #: The help text of options that accept both.
 FORMS: Final = "ms since 1970, or ISO 8601, in UTC unless it names an offset: 2026-01-31T10:15:00"
@@ -68,18 +53,6 @@ _ISO: Final = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](
 
 #: java.time.ZoneOffset
 _ZONE_HOURS_MAX: Final = 18
-
-
-@contextlib.contextmanager
-def without_collections() -> Iterator[None]:
-    """For the imports of a large command: they make no garbage worth a tenth of their time to look for it."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def parse_time_ms(text: str) -> int | None:
@@ -122,32 +95,7 @@ def time_ms(text: str) -> int:
     return found
 
 
-#: Names of clients' properties that hold a secret.
-_SECRET = re.compile(r"password|jaas|ssl\.keystore\.key")
-
-
-def parse_properties_options(texts: Iterable[str], file: Path | None = None) -> dict[str, str]:
-    """Each text's NAME=VALUE, which overrides the properties file if one is given. Raises UsageError."""
-    from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file
-    from pyspark_kafkalog.storage.filesystem import warn_if_others_read
-
-    properties = {} if file is None else read_properties_file(file)
-    if file is not None and any(_SECRET.search(name) for name in properties):
-        warn_if_others_read(file, "which has passwords or keys")
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise UsageError(f"Invalid command line properties: {text}: expected NAME=VALUE")
-        properties[name] = value
-    return properties
-
-
-def is_true(properties: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    """Whether the property is `true`, in upper or lower case; anything else is false, as in Kafka's console tools."""
-    return properties[name].strip().lower() == "true" if name in properties else default
-
-
-PartitionFilter: TypeAlias = "Callable[[TopicPartition], bool]"
+PartitionFilter: TypeAlias = Callable[[TopicPartition], bool]
 
 _RULE = re.compile(r"([^:,]*)(?::(?:([0-9]*)|(?:([0-9]*)-([0-9]*))))?")
 _ANY_TOPIC: Final = ".*"
@@ -161,8 +109,6 @@ def topic_pattern(text: str) -> TopicPattern:
 
 def include_pattern(text: str) -> TopicPattern:
     """The pattern that a topic's whole name must match, unchanged."""
-    from pyspark_kafkalog.java_regex.topic_pattern import compile_topic_pattern
-
     try:
         return compile_topic_pattern(text)
     except ValueError as error:
@@ -201,8 +147,6 @@ def _rule(text: str) -> PartitionFilter:
 
 def topic_partitions(log_dir: LogDir, topics: Sequence[str]) -> tuple[list[TopicPartition], list[str]]:
     """The partitions that values of --topic name (`topic` or `topic:0,1`), and the topics that do not exist."""
-    from pyspark_kafkalog.storage.names import TopicPartition
-
     found: list[TopicPartition] = []
     unknown: list[str] = []
     for text in topics:
@@ -249,15 +193,11 @@ def add_path(
 
 def path_or_url(text: str) -> Path | str:
     """`text` as a path, unless it is the URL of a place in an object store."""
-    from pyspark_kafkalog.object_store.location import is_object_url
-
     return text if is_object_url(text) else local_path(text)
 
 
 def local_path(text: str) -> Path:
     """`text`, a path or a `file:` URL, as a path; argparse reports a URL of anything else."""
-    from pyspark_kafkalog.object_store.location import parse_location
-
     try:
         place = parse_location(text)
     except InvalidOptionError as error:
@@ -306,62 +246,6 @@ def add_local_only(parser: argparse.ArgumentParser, help_text: str) -> None:
     parser.add_argument("--local-only", action="store_true", help=help_text)
 
 
-def open_log_dir(options: argparse.Namespace) -> LogDir:
-    """The log directory at `--path`, native or a broker's."""
-    from pyspark_kafkalog.log_dir import LogDir
-
-    remote_storage = getattr(options, "remote_storage", None)
-    if options.path is None and remote_storage is None:
-        raise UsageError("the following arguments are required: --path, or --remote-storage")
-    return LogDir.open(
-        options.path,
-        read_to_log_end=getattr(options, "read_to_log_end", False),
-        remote_storage=remote_storage,
-        remote_storage_layout=getattr(options, "remote_storage_layout", None),
-        remote_storage_key_files=getattr(options, "remote_storage_key_files", None),
-    )
-
-
-def warn_of_unread_offsets(
-    command: str, log_dir: LogDir, partitions: Iterable[PartitionSnapshot] | None = None
-) -> None:
-    """Print to sys.stderr how many offsets are above the high watermarks of all opened, or the given, partitions.
-
-    Only for brokers' directories; of several also where the replicas of these partitions differ.
-    """
-    from pyspark_kafkalog.root.brokers.notices import reading_notices
-
-    for notice in reading_notices(log_dir.root.partitions_read() if partitions is None else partitions):
-        sys.stderr.write(f"kafkalog {command}: {notice}\n")
-
-
-def warn_of_remote_offsets(command: str, partitions: Iterable[PartitionSnapshot]) -> None:
-    """Print to sys.stderr which offsets of the partitions are in remote storage."""
-    from pyspark_kafkalog.root.brokers.notices import in_remote_storage
-
-    notice = in_remote_storage(partitions)
-    if notice is not None:
-        sys.stderr.write(f"kafkalog {command}: {notice}\n")
-
-
-def first_since(
-    log_dir: LogDir, partition: PartitionSnapshot, time_ms: int, *, local_only: bool
-) -> TimestampAndOffset | None:
-    """The first record with this timestamp or a later one; None if there is none.
-
-    Raises OffsetOutOfRangeError if offsets are in remote storage, where that record may be, unless `local_only`.
-    """
-    from pyspark_kafkalog.root.brokers.notices import remote_offsets
-
-    if partition.remote_offsets_count and not local_only:
-        raise OffsetOutOfRangeError(
-            f"the offset at a time may be in remote storage: {remote_offsets(partition)}; --local-only searches the "
-            "offsets in this directory"
-        )
-    reader = log_dir.reader(partition.topic, partition.partition)
-    return reader.offset_for_timestamp(time_ms, partition.readable_start_offset, partition.high_watermark)
-
-
 @dataclass(slots=True)
 class Failures:
     """What a command has left out, so that it shows the rest; the reasons go to sys.stderr."""
@@ -384,46 +268,11 @@ class Failures:
             self.add(error, what)
 
 
-def describe_topic(failures: Failures, log_dir: LogDir, name: str) -> TopicDescription:
-    """The topic, without partitions that cannot be read; these are among the failures."""
-    described = log_dir.topic(name, readable_only=True)
-    for number, error in described.unreadable.items():
-        failures.add(error, f"{name}-{number}")
-    return described
-
-
-def say_what_it_follows(root: Root) -> None:
-    """Say on standard error which leader the log directory follows, if it follows one."""
-    from pyspark_kafkalog.metadata.following import following_text
-
-    if root.follows is not None:
-        sys.stderr.write(printable(f"{root.path} {following_text(root.native().store.image)}") + "\n")
-
-
 def positive(text: str) -> int:
     """The argparse type of integers of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be 1 or more, not {text}")
     return int(text)
-
-
-def node_id_of(root: Root) -> int | None:
-    """The node id of a log directory; None if it has none, also for directories of several nodes."""
-    if not root.directories and not root.is_broker_directory:
-        return root.native().store.image.node.broker_id
-    return node_id_in(root.directories)
-
-
-def node_id_in(directories: Iterable[Path]) -> int | None:
-    """The node id of directories; None if meta.properties, or the node id in it, is missing, or if they differ."""
-    from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties
-    from pyspark_kafkalog.storage.names import META_PROPERTIES
-
-    try:
-        node_ids = {read_meta_properties(each / META_PROPERTIES).node_id for each in directories}
-    except (DiskFormatError, OSError):
-        return None  # partition folders copied out of a broker's directory have none
-    return node_ids.pop() if len(node_ids) == 1 else None
 
 
 def one_line(error: BaseException) -> str:
@@ -438,22 +287,6 @@ def one_line(error: BaseException) -> str:
     return printable(" ".join(text.split()))
 
 
-@contextlib.contextmanager
-def ending_cleanly() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP end the block as Ctrl-C does, so that unfinished work is recorded."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    from pyspark_kafkalog.maintenance.jobs.tasks import ending_signals
-
-    before = {number: signal.signal(number, signal.default_int_handler) for number in ending_signals()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def utc_time(timestamp_ms: int) -> str:
     """The time in UTC, in milliseconds; the number itself if it is outside the calendar."""
     try:
@@ -461,21 +294,3 @@ def utc_time(timestamp_ms: int) -> str:
     except (OverflowError, ValueError, OSError):
         return str(timestamp_ms)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
-
-
-@contextlib.contextmanager
-def serving_metrics(registry: CollectorRegistry, address: Address) -> Iterator[str]:
-    """Serve the metrics of `registry` to Prometheus during the block; the value is their URL.
-
-    Raises OSError, which names the address, if it cannot be listened on.
-    """
-    from prometheus_client import make_wsgi_app
-
-    from pyspark_kafkalog.server.config import Address
-    from pyspark_kafkalog.server.process.status_page import start_pages
-
-    port, close = start_pages(address, make_wsgi_app(registry))
-    try:
-        yield f"http://{Address(address.host, port)}/metrics"
-    finally:
-        close()

@@ -25,11 +25,13 @@ import argparse
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.config.definitions import VALUE_CHARS_MAX
 from pyspark_kafkalog.config.entries import (
     ConfigEntry,
+    ConfigSource,
     broker_entries,
     group_entries,
     own_topic_entries,
@@ -37,23 +39,16 @@ from pyspark_kafkalog.config.entries import (
     topic_entries,
 )
 from pyspark_kafkalog.errors import InvalidConfigError, UnknownTopicError
+from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
+from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata
+from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file
 from pyspark_kafkalog.storage.names import validate_topic_name
 from pyspark_kafkalog.tools import client_configs
-from pyspark_kafkalog.tools.command import UsageError, add_path, node_id_of, open_log_dir
-from pyspark_kafkalog.tools.metadata_copy import (
-    configured_brokers,
-    entries_of_broker,
-    entries_of_topic,
-    metadata_of_copy,
-)
+from pyspark_kafkalog.tools.command import UsageError, add_path
 from pyspark_kafkalog.tools.output import Tree, add_output, output_of
+from pyspark_kafkalog.tools.running import metadata_of_copy, node_id_of, open_log_dir
 from pyspark_kafkalog.units import printable
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata
-
 
 _TOPICS: Final = "topics"
 _BROKERS: Final = "brokers"
@@ -215,8 +210,6 @@ def _configs_to_delete(options: argparse.Namespace) -> list[str]:
 
 def _configs_to_add(options: argparse.Namespace) -> dict[str, str]:
     if options.add_config_file is not None:
-        from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file
-
         configs = read_properties_file(options.add_config_file)
     else:
         configs = parse_settings(options.add_config)
@@ -267,7 +260,7 @@ def _describe(options: argparse.Namespace, entity_type: str, name: str | None) -
 
 def _names(log_dir: LogDir, entity_type: str, metadata: BrokerMetadata | None) -> list[str]:
     if metadata is not None:
-        return sorted(metadata.topics) if entity_type == _TOPICS else configured_brokers(metadata)
+        return sorted(metadata.topics) if entity_type == _TOPICS else _configured_brokers(metadata)
     if entity_type == _TOPICS:
         return list(log_dir.topics())
     if entity_type == _GROUPS:
@@ -280,7 +273,7 @@ def _entries(
     log_dir: LogDir, entity_type: str, name: str, metadata: BrokerMetadata | None, *, includes_defaults: bool
 ) -> list[ConfigEntry]:
     if metadata is not None:
-        return entries_of_topic(metadata, name) if entity_type == _TOPICS else entries_of_broker(metadata, name)
+        return _entries_of_topic(metadata, name) if entity_type == _TOPICS else _entries_of_broker(metadata, name)
     if entity_type == _BROKERS:
         if name == ALL_BROKERS:
             return set_broker_entries(log_dir.broker_configs())
@@ -306,3 +299,31 @@ def _tree(entity_type: str, name: str, entries: list[ConfigEntry]) -> Tree:
         "entityName": name if name != ALL_BROKERS else None,
         "configs": [each.to_json() for each in entries],
     }
+
+
+# Configurations in a copy of a cluster's metadata log
+
+
+def _configured_brokers(metadata: BrokerMetadata) -> list[str]:
+    """The brokers with settings of their own, then all together."""
+    own = sorted(name for name, settings in metadata.broker_configs.items() if name != ALL_BROKERS and settings)
+    return [*own, ALL_BROKERS]
+
+
+def _entries_of_broker(metadata: BrokerMetadata, name: str) -> list[ConfigEntry]:
+    """The settings of a broker, or of all of them, that were changed while they ran.
+
+    Those that this package does not know are left out: passwords of key stores are among them.
+    """
+    settings = metadata.broker_configs.get(name, {})
+    known = {key: value for key, value in settings.items() if key in BROKER_CONFIGS}
+    is_default = name == ALL_BROKERS
+    source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG if is_default else ConfigSource.DYNAMIC_BROKER_CONFIG
+    return set_broker_entries(known, source)
+
+
+def _entries_of_topic(metadata: BrokerMetadata, name: str) -> list[ConfigEntry]:
+    """The topic's own configurations. Raises UnknownTopicError."""
+    if name not in metadata.topics:
+        raise UnknownTopicError(f"The topic '{name}' doesn't exist and doesn't have dynamic config.")
+    return own_topic_entries(metadata.topic_configs.get(name, {}))

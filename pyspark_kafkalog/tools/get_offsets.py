@@ -28,9 +28,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 from pyspark_kafkalog.tools.command import (
     Failures,
@@ -38,17 +40,12 @@ from pyspark_kafkalog.tools.command import (
     add_local_only,
     add_path_or_remote_storage,
     add_read_to_log_end,
-    first_since,
-    open_log_dir,
     parse_time_ms,
-    warn_of_remote_offsets,
-    warn_of_unread_offsets,
+    topic_partition_rules,
+    topics_and_partitions,
 )
 from pyspark_kafkalog.tools.output import Tree, add_output, output_of
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.tools.running import first_since, open_log_dir, warn_of_remote_offsets, warn_of_unread_offsets
 
 #: An offset, and the timestamp of its record if that was requested.
 _Found = tuple[int, "int | None"]
@@ -83,8 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the offsets to sys.stdout."""
-    from pyspark_kafkalog.tools.command import topic_partition_rules, topics_and_partitions
-
     if options.topic_partitions is not None:
         if options.topic is not None or options.partitions is not None:
             raise UsageError("--topic-partitions cannot be used with --topic or --partitions")

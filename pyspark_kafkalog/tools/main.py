@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn
 
 from pyspark_kafkalog.errors import OPTIONAL_PACKAGES, KafkalogError, missing_package
 from pyspark_kafkalog.tools.command import Command, UsageError, one_line, path_or_url
+from pyspark_kafkalog.tools.set_up import complete
 from pyspark_kafkalog.version import __version__
 
 _TOOLS: Final = "pyspark_kafkalog.tools."
@@ -97,8 +98,6 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (default: sys.argv). Returns the exit code."""
     if _COMPLETING in os.environ:
-        from pyspark_kafkalog.tools.set_up import complete
-
         complete(_top_level_parser(), command_parser)
     is_process = arguments is None
     if is_process:

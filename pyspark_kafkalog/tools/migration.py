@@ -22,6 +22,8 @@ from pyspark_kafkalog.errors import ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDifferences, ConfigDifference, TopicDifference
 from pyspark_kafkalog.metadata.access.acl import Acl, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
+from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.tiered.metadata_topic import METADATA_PARTITIONS
 from pyspark_kafkalog.tools.command import (
@@ -31,9 +33,10 @@ from pyspark_kafkalog.tools.command import (
     add_path,
     add_remote_storage,
     local_path,
-    open_log_dir,
+    topic_pattern,
 )
 from pyspark_kafkalog.tools.output import add_output, output_of
+from pyspark_kafkalog.tools.running import open_log_dir
 from pyspark_kafkalog.tools.transactions import describe_open, ending_command, ending_commands, open_tree
 from pyspark_kafkalog.units import printable
 
@@ -43,8 +46,6 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.maintenance.export.broker_directory import ExportedBroker
     from pyspark_kafkalog.maintenance.export.copy import ExportedPartition
     from pyspark_kafkalog.root.adopt.adopt import AdoptedPartition, Adoption
-    from pyspark_kafkalog.root.file_root import FileRoot
-    from pyspark_kafkalog.root.protocol import Root
 
 _ADOPT_HELP: Final = """\
 `kafkalog adopt`: convert a Kafka broker's log directory into a native log directory, in place.
@@ -259,7 +260,6 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
 def _run_export(options: argparse.Namespace) -> int:
     """Export; prints the exported partitions to sys.stdout."""
     _check_export(options)
-    from pyspark_kafkalog.root.file_root import on_file_system
 
     settings: Mapping[str, str] = {}
     exported: Sequence[ExportedPartition]
@@ -345,7 +345,6 @@ def _chosen_topics(root: Root, options: argparse.Namespace) -> list[str] | None:
     """The topics of --topic; None without it. Raises UnknownTopicError if there are none."""
     if options.topic is None:
         return None
-    from pyspark_kafkalog.tools.command import topic_pattern
 
     pattern = topic_pattern(options.topic)
     topics = [name for name in root.topics() if pattern.matches(name)]

@@ -28,10 +28,26 @@ examples:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
 
+from pyspark_kafkalog.config.entries import topic_entries
+from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.errors import KafkalogError, TopicExistsError, UnknownTopicError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.metadata.image import ALL_BROKERS, MetadataImage
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.root import admin
+from pyspark_kafkalog.root.admin import TopicChange, check_new_topic
+from pyspark_kafkalog.root.brokers.metadata.image import (
+    BrokerMetadata,
+    BrokerPartition,
+    BrokerTopic,
+    read_broker_metadata,
+)
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot, ReplicaState, TopicDescription
+from pyspark_kafkalog.security.open import find_root
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
 from pyspark_kafkalog.tools.command import (
     Failures,
@@ -39,22 +55,17 @@ from pyspark_kafkalog.tools.command import (
     add_path,
     add_read_to_log_end,
     add_remote_storage,
+    topic_pattern,
+)
+from pyspark_kafkalog.tools.output import Output, Tree, add_output, output_of
+from pyspark_kafkalog.tools.running import (
     describe_topic,
+    metadata_of_copy,
     node_id_of,
     open_log_dir,
     say_what_it_follows,
-    topic_pattern,
 )
-from pyspark_kafkalog.tools.metadata_copy import metadata_of_copy, show_topic
-from pyspark_kafkalog.tools.output import Output, add_output, output_of
 from pyspark_kafkalog.units import plural, printable
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.metadata.image import MetadataImage
-    from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-    from pyspark_kafkalog.root.admin import TopicChange
-    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, ReplicaState, TopicDescription
 
 _COLLISION_WARNING: Final = (
     "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could collide. "
@@ -129,8 +140,6 @@ def _check_options(action: str, options: argparse.Namespace) -> None:
 
 
 def _create(options: argparse.Namespace, output: Output) -> int:
-    from pyspark_kafkalog.log_dir import LogDir
-
     name = validate_topic_name(options.topic)  # before a log directory is created for it
     configs = _parse_configs(options.config)
     if options.partitions is not None and options.partitions < 1:
@@ -158,10 +167,6 @@ def _create(options: argparse.Namespace, output: Output) -> int:
 
 def _check_for_new_root(options: argparse.Namespace, name: str, configs: Mapping[str, str]) -> None:
     """Raise what a new log directory would raise for the topic, before it is created."""
-    from pyspark_kafkalog.metadata.image import MetadataImage
-    from pyspark_kafkalog.root.admin import check_new_topic
-    from pyspark_kafkalog.security.open import find_root
-
     try:
         check_new_topic(MetadataImage(), name, partitions=options.partitions or 1, configs=configs)
     except KafkalogError:
@@ -182,7 +187,7 @@ def _describe(options: argparse.Namespace, output: Output) -> int:
     metadata = metadata_of_copy(log_dir)
     if metadata is not None:
         for name in _find(metadata.topics, options, must_exist=not options.if_exists):
-            show_topic(output, metadata.topics[name], metadata)
+            _show_copied(output, metadata.topics[name], metadata)
         return 0
     say_what_it_follows(log_dir.root)
     node_id = node_id_of(log_dir.root)
@@ -223,7 +228,6 @@ def _alter(options: argparse.Namespace, output: Output) -> int:
 
 def _alteration(name: str, options: argparse.Namespace, configs: Mapping[str, str]) -> TopicChange:
     """The change of one topic: partitions and configurations together."""
-    from pyspark_kafkalog.root import admin
 
     def build(image: MetadataImage) -> list[MetadataRecord]:
         records: list[MetadataRecord] = []
@@ -281,7 +285,6 @@ def _configs_in_force(log_dir: LogDir, described: TopicDescription) -> Mapping[s
     broker = {} if log_dir.is_broker_directory else log_dir.broker_configs()
     if not broker:
         return described.configs
-    from pyspark_kafkalog.config.entries import topic_entries
 
     entries = topic_entries(described.configs, broker)
     return {each.name: each.value or "" for each in entries if each.is_set}
@@ -293,9 +296,6 @@ def _node_text(node_id: int | None) -> str:
 
 def _assigned(log_dir: LogDir) -> Mapping[str, Mapping[int, Sequence[int]]]:
     """The nodes of each partition's replicas, by topic, as far as the metadata log of several directories says."""
-    from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-    from pyspark_kafkalog.root.brokers.metadata.image import read_broker_metadata
-
     directory = log_dir.root.directories[0] / METADATA_DIR
     topics = read_broker_metadata(directory).topics if directory.is_dir() else {}
     return {
@@ -438,3 +438,61 @@ def _replicas_tree(partition: PartitionSnapshot) -> dict[str, Any]:
             for each in partition.replicas
         ]
     }
+
+
+# Topics in a copy of a cluster's metadata log
+
+
+def _show_copied(output: Output, topic: BrokerTopic, metadata: BrokerMetadata) -> None:
+    """Print a topic as kafka-topics --describe does: with its own configurations and those set for all brokers."""
+    configs = _copied_configs(metadata.topic_configs.get(topic.name, {}), metadata.broker_configs.get(ALL_BROKERS, {}))
+    output.show(topic, lambda each: _copied_tree(each, configs), lambda each: _copied_text(each, configs))
+
+
+def _copied_configs(own: Mapping[str, str], broker: Mapping[str, str]) -> Mapping[str, str]:
+    known = {name: value for name, value in own.items() if name in TOPIC_CONFIGS}
+    entries = topic_entries(known, broker)
+    return {**own, **{each.name: each.value or "" for each in entries if each.is_set}}
+
+
+def _copied_tree(topic: BrokerTopic, configs: Mapping[str, str]) -> Tree:
+    return {
+        "topic": topic.name,
+        "topicId": topic.topic_id,
+        "partitionCount": len(topic.partitions),
+        "configs": dict(sorted(configs.items())),
+        "partitions": [
+            {
+                "partition": number,
+                "leader": each.leader if each.leader >= 0 else None,
+                "leaderEpoch": each.leader_epoch,
+                "replicas": list(each.replicas),
+                "isr": list(each.isr),
+                "elr": list(each.elr),
+                "lastKnownElr": list(each.last_known_elr),
+            }
+            for number, each in sorted(topic.partitions.items())
+        ],
+    }
+
+
+def _copied_text(topic: BrokerTopic, configs: Mapping[str, str]) -> str:
+    texts = ",".join(f"{name}={value}" for name, value in sorted(configs.items()))
+    first = topic.partitions.get(0)
+    head = (
+        f"Topic: {topic.name}\tTopicId: {topic.topic_id}\tPartitionCount: {len(topic.partitions)}"
+        f"\tReplicationFactor: {0 if first is None else len(first.replicas)}\tConfigs: {texts}\n"
+    )
+    return head + "".join(_copied_partition_text(topic.name, *each) for each in sorted(topic.partitions.items()))
+
+
+def _copied_partition_text(topic: str, number: int, partition: BrokerPartition) -> str:
+    leader = str(partition.leader) if partition.leader >= 0 else "none"
+    return (
+        f"\tTopic: {topic}\tPartition: {number}\tLeader: {leader}\tReplicas: {_ids(partition.replicas)}"
+        f"\tIsr: {_ids(partition.isr)}\tElr: {_ids(partition.elr)}\tLastKnownElr: {_ids(partition.last_known_elr)}\n"
+    )
+
+
+def _ids(nodes: Collection[int]) -> str:
+    return ",".join(map(str, nodes))

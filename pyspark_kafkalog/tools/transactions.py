@@ -37,29 +37,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.root.protocol import native_or_none
-from pyspark_kafkalog.storage.filesystem import time_ms
-from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tools.command import (
-    Failures,
-    UsageError,
-    add_path,
-    add_read_to_log_end,
-    describe_topic,
-    node_id_of,
-    open_log_dir,
-    utc_time,
-    warn_of_unread_offsets,
+from pyspark_kafkalog.root.transactions.open_transactions import (
+    OpenTransaction,
+    OpenTransactions,
+    find_open_transactions,
+    producers_of,
 )
+from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC, TransactionState, read_transaction_states
+from pyspark_kafkalog.storage.filesystem import time_ms
+from pyspark_kafkalog.storage.log.producers import ProducerState
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.tools.command import Failures, UsageError, add_path, add_read_to_log_end, utc_time
 from pyspark_kafkalog.tools.output import Output, Tree, add_output, output_of, padded_table
+from pyspark_kafkalog.tools.running import describe_topic, node_id_of, open_log_dir, warn_of_unread_offsets
 from pyspark_kafkalog.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, printable
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.root.transactions.end_transaction import EndedPartition, EndedTransaction
-    from pyspark_kafkalog.root.transactions.open_transactions import OpenTransaction, OpenTransactions
-    from pyspark_kafkalog.root.transactions.states import TransactionState
-    from pyspark_kafkalog.storage.log.producers import ProducerState
 
 
 #: Kafka's default of --max-transaction-timeout.
@@ -188,8 +184,6 @@ def _describe(log_dir: LogDir, options: argparse.Namespace, output: Output, fail
 
 
 def _describe_producers(log_dir: LogDir, options: argparse.Namespace, output: Output, failures: Failures) -> None:
-    from pyspark_kafkalog.root.transactions.open_transactions import producers_of
-
     header = (
         "ProducerId",
         "ProducerEpoch",
@@ -257,8 +251,6 @@ def _find_hanging(log_dir: LogDir, options: argparse.Namespace, output: Output, 
 def _open_transactions(
     log_dir: LogDir, options: argparse.Namespace, now_ms: int, failures: Failures
 ) -> list[OpenTransaction]:
-    from pyspark_kafkalog.root.transactions.open_transactions import find_open_transactions
-
     states = _transaction_states(log_dir, failures)
     expiration_ms = _expiration_ms(log_dir)
     found: list[OpenTransaction] = []
@@ -380,8 +372,6 @@ def _transactions(log_dir: LogDir, failures: Failures) -> dict[str, _Transaction
 
 def _transaction_states(log_dir: LogDir, failures: Failures) -> Mapping[str, TransactionState]:
     """The states that a broker's transaction coordinator has written, as far as this directory contains them."""
-    from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC, read_transaction_states
-
     if TRANSACTION_STATE_TOPIC not in log_dir.topics():
         return {}
     states: dict[str, TransactionState] = {}

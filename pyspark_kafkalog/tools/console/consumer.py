@@ -44,6 +44,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark_kafkalog.errors import InvalidRecordError, ReadOnlyLogDirError
+from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import (
     FORMS,
@@ -51,21 +52,22 @@ from pyspark_kafkalog.tools.command import (
     add_local_only,
     add_path_or_remote_storage,
     add_read_to_log_end,
-    ending_cleanly,
-    is_true,
     one_line,
-    open_log_dir,
     time_ms,
-    warn_of_unread_offsets,
 )
+from pyspark_kafkalog.tools.console.follow import Consumer, Reset, selection
 from pyspark_kafkalog.tools.dump.java_text import parse_long
 from pyspark_kafkalog.tools.output import add_output
+from pyspark_kafkalog.tools.running import (
+    ending_cleanly,
+    is_true,
+    open_log_dir,
+    parse_properties_options,
+    warn_of_unread_offsets,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.tools.console.follow import Consumer, Reset
 
 _FORMATTERS: Final = "org.apache.kafka.tools.consumer."
 _DEFAULT_FORMATTER: Final = "DefaultMessageFormatter"
@@ -149,8 +151,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print records to sys.stdout, and finally their number to sys.stderr."""
-    from pyspark_kafkalog.tools.command import parse_properties_options
-
     properties = parse_properties_options(options.consumer_property, options.consumer_config)
     _take_properties(options, properties)
     offset = _check(options)
@@ -226,8 +226,6 @@ def _check(options: argparse.Namespace) -> int | None:
 
 def _format_properties(options: argparse.Namespace) -> dict[str, str]:
     """The properties of --formatter-config, --key-deserializer, --value-deserializer and --property, in this order."""
-    from pyspark_kafkalog.tools.command import parse_properties_options
-
     properties = parse_properties_options((), options.formatter_config)
     for name in ("key", "value"):
         class_name = getattr(options, f"{name}_deserializer")
@@ -299,7 +297,6 @@ def _consumer(
     import pyarrow as pa
 
     from pyspark_kafkalog.record.arrow import RECORD_SCHEMA
-    from pyspark_kafkalog.tools.console.follow import Consumer, selection
 
     names = {"offset", *(formatter.columns() if formatter is not None else ()), *(("key",) if keep is not None else ())}
     schema = pa.schema([field for field in RECORD_SCHEMA if field.name in names])

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
+from pyspark_kafkalog.log_dir import IsolationLevel, LogDir
 from pyspark_kafkalog.root.brokers.notices import remote_offsets
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
-from pyspark_kafkalog.tools.command import first_since, include_pattern
+from pyspark_kafkalog.tools.command import include_pattern
+from pyspark_kafkalog.tools.running import first_since
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from pyspark_kafkalog.log_dir import IsolationLevel, LogDir
-    from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 
 Reset = Literal["earliest", "latest"]
 

@@ -29,12 +29,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pyspark_kafkalog.log_dir import FlushMode, LogDir
 from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
 from pyspark_kafkalog.storage.names import validate_topic_name
-from pyspark_kafkalog.tools.command import UsageError, add_path, ending_cleanly
+from pyspark_kafkalog.tools.command import UsageError, add_path
+from pyspark_kafkalog.tools.running import ending_cleanly, parse_properties_options
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import FlushMode, LogDir
     from pyspark_kafkalog.tools.console.record_format import LineFormat
 
 _LINE_READER: Final = "org.apache.kafka.tools.LineMessageReader"
@@ -96,8 +97,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the lines of sys.stdin until its end."""
-    from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.tools.command import parse_properties_options
     from pyspark_kafkalog.tools.console.record_format import LineFormat
 
     if options.line_reader != _LINE_READER:

@@ -46,9 +46,10 @@ import pyarrow.compute as pc
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.metadata.messages.json_form import json_text
 from pyspark_kafkalog.record.arrow import RECORD_SCHEMA
-from pyspark_kafkalog.tools.command import UsageError, is_true
+from pyspark_kafkalog.tools.command import UsageError
 from pyspark_kafkalog.tools.dump.decoders import CoordinatorDecoder, UnknownRecordTypeError
 from pyspark_kafkalog.tools.dump.java_text import decode_utf8
+from pyspark_kafkalog.tools.running import is_true
 from pyspark_kafkalog.units import json_line
 
 if TYPE_CHECKING:

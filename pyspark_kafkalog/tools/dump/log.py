@@ -33,7 +33,8 @@ from pyspark_kafkalog.storage.names import (
     TXN_INDEX_SUFFIX,
     TopicPartition,
 )
-from pyspark_kafkalog.tools.command import UsageError, add_path_or_remote_storage, open_log_dir
+from pyspark_kafkalog.tools.command import UsageError, add_path_or_remote_storage
+from pyspark_kafkalog.tools.dump.decoders import internal_topic_decoder
 from pyspark_kafkalog.tools.dump.indexes import (
     CorruptSnapshotError,
     Findings,
@@ -53,8 +54,10 @@ from pyspark_kafkalog.tools.dump.printers import (
     RecordDecoder,
     TextPrinter,
 )
+from pyspark_kafkalog.tools.dump.remote import log_at
 from pyspark_kafkalog.tools.dump.walk import DumpError, LogFile
 from pyspark_kafkalog.tools.output import notice
+from pyspark_kafkalog.tools.running import open_log_dir
 from pyspark_kafkalog.units import INT32_MAX
 
 _DEFAULT_MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024
@@ -167,8 +170,6 @@ def _decoder(options: argparse.Namespace) -> RecordDecoder | None:
     """The decoder of records' contents; None if they are not printed. The first decoder of the list wins."""
     for name in INTERNAL_TOPICS_BY_DECODER:
         if getattr(options, f"{name.replace('-', '_')}_decoder"):
-            from pyspark_kafkalog.tools.dump.decoders import internal_topic_decoder  # the schemas are slow to load
-
             return internal_topic_decoder(INTERNAL_TOPICS_BY_DECODER[name])
     if options.print_data_log or options.key_decoder_class or options.value_decoder_class:
         return PlainDecoder(options.key_decoder_class or STRING_DECODER, options.value_decoder_class or STRING_DECODER)
@@ -204,8 +205,6 @@ def _report(message: str) -> None:
 
 
 def _dump_at(printer: Printer, findings: Findings, options: argparse.Namespace, *, deep: bool) -> None:
-    from pyspark_kafkalog.tools.dump.remote import log_at
-
     topic_partition = TopicPartition(options.topic, options.partition)
     found = log_at(open_log_dir(options), topic_partition, options.offset, max_bytes=options.max_bytes)
     printer.file(found.name)

@@ -14,16 +14,17 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError, OffsetOutOfRangeError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.object_store.address import StoreAddress
+from pyspark_kafkalog.object_store.store import ByteRange
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.storage.log.extent_search import search_from
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.segment.extent import Extent, LocalFile
 from pyspark_kafkalog.units import INT32_MAX, MIB
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.storage.segment.extent import Extent
 
 _COPIED_BYTES: Final = 16 * MIB
 
@@ -39,9 +40,6 @@ class StoredLog:
 
 def object_copy(url: str) -> int:
     """A file descriptor to read a copy of the object. Raises KafkalogError, OSError; OSError if it is too large."""
-    from pyspark_kafkalog.object_store.address import StoreAddress
-    from pyspark_kafkalog.object_store.store import ByteRange
-
     folder, _, key = url.rpartition("/")
     store = StoreAddress.parse(folder, {}).open()
     size_bytes = store.head(key).size_bytes
@@ -55,8 +53,6 @@ def log_at(log_dir: LogDir, topic_partition: TopicPartition, offset: int, *, max
 
     Raises UnknownTopicError, OffsetOutOfRangeError, DiskFormatError, ObjectStoreError, OSError.
     """
-    from pyspark_kafkalog.storage.log.extent_search import search_from
-
     partition = log_dir.partition(topic_partition.topic, topic_partition.partition)
     start_offset, end_offset = partition.readable_start_offset, partition.high_watermark
     if not start_offset <= offset < end_offset:
@@ -78,8 +74,6 @@ def log_at(log_dir: LogDir, topic_partition: TopicPartition, offset: int, *, max
 
 def _stored(extent: Extent, max_bytes: int) -> StoredLog:
     """Raises FileNotFoundError if the extent is gone."""
-    from pyspark_kafkalog.storage.segment.extent import LocalFile
-
     with contextlib.closing(extent.open()) as source:
         if isinstance(source, LocalFile):
             return StoredLog(source.name, extent.base_offset, None)

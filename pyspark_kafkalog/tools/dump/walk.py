@@ -41,6 +41,7 @@ from pyspark_kafkalog.record.header import (
 from pyspark_kafkalog.record.old_formats import OldMessage, inner_messages, parse_old, parse_old_head
 from pyspark_kafkalog.record.reference import MAX_DECODED, read_varint, read_varlong
 from pyspark_kafkalog.tools.dump.java_text import wrap_int32, wrap_int64
+from pyspark_kafkalog.tools.dump.remote import object_copy
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
 
 Headers = tuple[tuple[bytes, bytes | None], ...]
@@ -156,8 +157,6 @@ def open_to_dump(path: str) -> int:
     A FIFO at that path does not block.
     """
     if is_object_url(path):
-        from pyspark_kafkalog.tools.dump.remote import object_copy
-
         try:
             return object_copy(path)
         except (KafkalogError, OSError) as error:

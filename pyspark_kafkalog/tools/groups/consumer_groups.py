@@ -23,9 +23,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError, UnknownTopicError
+from pyspark_kafkalog.groups.group_state import GROUP_STATES, GroupDescription
+from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import (
     Failures,
@@ -33,16 +35,12 @@ from pyspark_kafkalog.tools.command import (
     add_path,
     add_read_to_log_end,
     add_remote_storage,
-    open_log_dir,
     topic_partitions,
-    warn_of_unread_offsets,
 )
+from pyspark_kafkalog.tools.groups.describe import describe
 from pyspark_kafkalog.tools.output import NO_VALUE, add_output, output_of
+from pyspark_kafkalog.tools.running import open_log_dir, warn_of_unread_offsets
 from pyspark_kafkalog.units import printable
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.groups.group_state import GroupDescription
-    from pyspark_kafkalog.log_dir import LogDir
 
 _ACTIONS: Final = ("list", "describe", "delete", "reset_offsets", "delete_offsets")
 _NO_FILTER: Final = ""
@@ -131,8 +129,6 @@ def _run(action: str, log_dir: LogDir, options: argparse.Namespace) -> int:
     failures = Failures("consumer-groups")
     names = _named_groups(log_dir, options, failures)
     if action == "describe":
-        from pyspark_kafkalog.tools.groups.describe import describe
-
         return describe(log_dir, names, options, failures)
     if action == "reset_offsets":
         from pyspark_kafkalog.tools.groups.resets import reset
@@ -207,8 +203,6 @@ def _named_groups(log_dir: LogDir, options: argparse.Namespace, failures: Failur
 
 
 def _list(log_dir: LogDir, options: argparse.Namespace) -> int:
-    from pyspark_kafkalog.groups.group_state import GROUP_STATES
-
     states = _choices("states", options.state, GROUP_STATES)
     types = _choices("types", options.type, _TYPES)
     failures = Failures("consumer-groups")

@@ -13,19 +13,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark_kafkalog.errors import KafkalogError, UnknownGroupError, UnknownTopicError
+from pyspark_kafkalog.groups.group_state import GroupDescription, GroupMember
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.object_store.location import RootPath
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tools.command import Failures, node_id_of
+from pyspark_kafkalog.tools.command import Failures
 from pyspark_kafkalog.tools.output import NO_VALUE, Output, or_none, output_of
+from pyspark_kafkalog.tools.running import node_id_of
 from pyspark_kafkalog.units import printable
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.groups.group_state import GroupDescription, GroupMember
-    from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.object_store.location import RootPath
-    from pyspark_kafkalog.root.protocol import Root
 
 _OFFSETS_HEADER: Final = (
     "GROUP",

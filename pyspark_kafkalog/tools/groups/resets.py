@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError, UnknownGroupError, UnknownTopicError
 from pyspark_kafkalog.groups.guarded_group import AnyGroup
@@ -30,14 +30,12 @@ from pyspark_kafkalog.groups.resets import (
     ToOffsets,
     ToTimestamp,
 )
+from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import Failures, UsageError, epoch_seconds, topic_partitions
 from pyspark_kafkalog.tools.output import notice, output_of
 from pyspark_kafkalog.units import INT64_MAX, printable
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
 
 _Offsets = Mapping[TopicPartition, int]
 

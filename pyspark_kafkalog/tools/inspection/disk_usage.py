@@ -31,10 +31,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance.kinds import logs_of
+from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.metadata.objects.layout import commit_key
+from pyspark_kafkalog.metadata.root_format import is_native_root
+from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.below_root import scan
 from pyspark_kafkalog.storage.names import (
     CLEANED_SUFFIX,
@@ -50,25 +58,15 @@ from pyspark_kafkalog.storage.names import (
     parse_partition_dir,
     parse_segment_file,
 )
+from pyspark_kafkalog.storage.objects.data_object import DataKey
 from pyspark_kafkalog.storage.path_list import absolute_paths, split_paths
-from pyspark_kafkalog.tools.command import (
-    Command,
-    Failures,
-    UsageError,
-    add_path,
-    describe_topic,
-    node_id_in,
-    node_id_of,
-    positive,
-)
+from pyspark_kafkalog.tiered.layouts.aiven import parse_key
+from pyspark_kafkalog.tiered.own_layouts import dropped_keys, segment_keys
+from pyspark_kafkalog.tiered.segments import TopicIdPartition
+from pyspark_kafkalog.tools.command import Command, Failures, UsageError, add_path, positive, topic_pattern
 from pyspark_kafkalog.tools.output import NO_VALUE, add_output, output_of, table
+from pyspark_kafkalog.tools.running import describe_topic, node_id_in, node_id_of
 from pyspark_kafkalog.units import size_text
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
-    from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-    from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 
 _DU_HELP: Final = """\
 `kafkalog du`: disk usage of a log directory, by topic, partition, segment or kind of file, largest first.
@@ -165,11 +163,6 @@ def list_root(root: Path, failed: Callable[[OSError], None]) -> Iterator[StoredF
 
 def list_object_root(root: ObjectRoot) -> Iterator[StoredFile]:
     """The objects of a log directory, with each run of a partition as a file. Raises ObjectStoreError."""
-    from pyspark_kafkalog.metadata.objects.layout import commit_key
-    from pyspark_kafkalog.storage.objects.data_object import DataKey
-    from pyspark_kafkalog.tiered.layouts.aiven import parse_key
-    from pyspark_kafkalog.tiered.own_layouts import dropped_keys
-
     left = {each.key: each.size_bytes for each in root.objects.list_objects("")}
     root.refresh()  # behind the listing, so that it names all that was committed by then
     image = root.store.image
@@ -195,9 +188,6 @@ def list_remote_segments(root: Path) -> Iterator[StoredFile]:
 
     Raises LogDirError, DiskFormatError if the metadata log cannot be read.
     """
-    from pyspark_kafkalog.metadata.root_format import is_native_root
-    from pyspark_kafkalog.metadata.store import MetadataStore
-
     if not is_native_root(root):
         return
     for topic in MetadataStore.open(root).image.topics.values():
@@ -208,9 +198,6 @@ def list_remote_segments(root: Path) -> Iterator[StoredFile]:
 
 
 def _partition_objects(topic: TopicImage, partition: PartitionImage, homes: Mapping[int, str]) -> Iterator[StoredFile]:
-    from pyspark_kafkalog.tiered.own_layouts import segment_keys
-    from pyspark_kafkalog.tiered.segments import TopicIdPartition
-
     name = TopicPartition(topic.name, partition.partition)
     of = TopicIdPartition(topic.name, topic.topic_id, partition.partition)
     for each in partition.segments:
@@ -231,9 +218,6 @@ def _partition_objects(topic: TopicImage, partition: PartitionImage, homes: Mapp
 
 
 def _segment_objects(image: MetadataImage) -> Iterator[str]:
-    from pyspark_kafkalog.tiered.own_layouts import segment_keys
-    from pyspark_kafkalog.tiered.segments import TopicIdPartition
-
     for topic in image.topics.values():
         for partition in topic.partitions:
             of = TopicIdPartition(topic.name, topic.topic_id, partition.partition)
@@ -371,16 +355,12 @@ def _files(options: argparse.Namespace, failures: Failures) -> Iterable[StoredFi
         files = chain.from_iterable(chain(list_root(each, failures.add), list_remote_segments(each)) for each in paths)
     if options.topic is None:
         return files
-    from pyspark_kafkalog.tools.command import topic_pattern
 
     pattern = topic_pattern(options.topic)
     return (each for each in files if each.topic_partition is not None and pattern.matches(each.topic_partition.topic))
 
 
 def _object_root(url: str) -> ObjectRoot:
-    from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-
     root = LogDir.open(url).root.native()
     assert isinstance(root, ObjectRoot)
     return root
@@ -438,8 +418,6 @@ def _add_log_dirs(parser: argparse.ArgumentParser) -> None:
 
 def _run_log_dirs(options: argparse.Namespace) -> int:
     """Print Kafka's JSON to sys.stdout."""
-    from pyspark_kafkalog.log_dir import LogDir
-
     by_node: dict[int, list[Path | str]] = {}
     paths: Sequence[Path | str] = (options.path,) if isinstance(options.path, str) else split_paths(options.path)
     for directory in paths:
@@ -475,8 +453,6 @@ def _chosen_brokers(text: str, nodes: Sequence[int]) -> Sequence[int]:
 
 
 def _log_dir_tree(log_dir: LogDir, selected: Collection[str], failures: Failures) -> dict[str, Any]:
-    from pyspark_kafkalog.maintenance.kinds import logs_of
-
     sizes = logs_of(log_dir.root, lambda _: None, _object_sizes, lambda _: None)
     partitions = []
     for topic in log_dir.topics():

@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark_kafkalog.errors import UnknownTopicError
-from pyspark_kafkalog.tools.command import Command, UsageError, add_path, open_log_dir, positive, utc_time
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.metadata.history import HistoryEntry
+from pyspark_kafkalog.root.brokers.metadata.quorum import Quorum, QuorumReplica, native_quorum, read_broker_quorum
+from pyspark_kafkalog.tools.command import Command, UsageError, add_path, positive, utc_time
 from pyspark_kafkalog.tools.output import NO_VALUE, Output, add_output, or_none, output_of, padded_table, table
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.metadata.history import HistoryEntry
-    from pyspark_kafkalog.root.brokers.metadata.quorum import Quorum, QuorumReplica
+from pyspark_kafkalog.tools.running import open_log_dir
 
 _HISTORY_HELP: Final = """\
 `kafkalog history`: list the commits of a log directory: time, operation, writer, partitions.
@@ -171,8 +170,6 @@ def _run_quorum(options: argparse.Namespace) -> int:
 
 
 def _quorum(log_dir: LogDir) -> Quorum:
-    from pyspark_kafkalog.root.brokers.metadata.quorum import native_quorum, read_broker_quorum
-
     if log_dir.is_broker_directory:
         return read_broker_quorum(log_dir.root.directories[0])
     return native_quorum(log_dir.root.native())

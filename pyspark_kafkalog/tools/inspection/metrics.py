@@ -23,24 +23,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
+from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.storage.filesystem import time_ms
-from pyspark_kafkalog.tools.command import (
-    UsageError,
-    add_path,
-    add_read_to_log_end,
-    one_line,
-    open_log_dir,
-    serving_metrics,
-    warn_of_unread_offsets,
-)
+from pyspark_kafkalog.storage.path_list import split_paths
+from pyspark_kafkalog.tools.command import UsageError, add_path, add_read_to_log_end, one_line
+from pyspark_kafkalog.tools.running import open_log_dir, serving_metrics, warn_of_unread_offsets
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import GaugeMetricFamily
     from prometheus_client.samples import Sample
 
-    from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.maintenance.metrics import Metric
 
 _PORT_MAX = 65535
@@ -115,7 +110,6 @@ class LogDirCollector:
 
     def _collected(self) -> list[Metric]:
         from pyspark_kafkalog.maintenance.metrics import collect_metrics, offline_metrics
-        from pyspark_kafkalog.storage.path_list import split_paths
 
         try:
             return collect_metrics(self._refreshed().root, now_ms=time_ms())
@@ -126,9 +120,6 @@ class LogDirCollector:
             return offline_metrics(directories, is_offline=True)
 
     def _refreshed(self) -> LogDir:
-        from pyspark_kafkalog.log_dir import LogDir
-        from pyspark_kafkalog.metadata.root_format import is_native_root
-
         # A broker's directory may have been adopted meanwhile.
         is_adopted = isinstance(self._path, Path) and is_native_root(self._path)
         if self._log_dir is None or (self._log_dir.is_broker_directory and is_adopted):

@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import KafkalogError, UnsupportedFormatError
-from pyspark_kafkalog.tools.command import UsageError, add_read_to_log_end, path_or_url, warn_of_unread_offsets
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.tools.command import UsageError, add_read_to_log_end, path_or_url
+from pyspark_kafkalog.tools.running import warn_of_unread_offsets
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.report.facts import RootFacts
@@ -93,7 +95,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _facts(options: argparse.Namespace) -> RootFacts:
-    from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.maintenance.verify.job import findings_of_unopened
     from pyspark_kafkalog.report.gather import GatherOptions, gather, unopened
 

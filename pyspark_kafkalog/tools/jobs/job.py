@@ -16,20 +16,21 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from pyspark_kafkalog.config.broker import BrokerConfig
+from pyspark_kafkalog.maintenance.jobs.runner import SOME_FAILED, Job, JobRun, ReportSink, is_small, run_loop, run_once
 from pyspark_kafkalog.maintenance.jobs.session import has_session, is_spark_installed, job_session
-from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
+from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, SparkTasks, StoppedError, Tasks, stop_signal
+from pyspark_kafkalog.root.protocol import native_or_none
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.path_list import absolute_paths
 from pyspark_kafkalog.tools.command import FORMS, UsageError, add_path, positive, time_ms
-from pyspark_kafkalog.tools.process_log import text_formatter
+from pyspark_kafkalog.tools.running import text_formatter
 from pyspark_kafkalog.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pyspark_kafkalog.config.broker import BrokerConfig
-    from pyspark_kafkalog.maintenance.jobs.runner import Job, JobRun, ReportSink
     from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines, TextReport
-    from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, Tasks
-    from pyspark_kafkalog.storage.names import TopicPartition
 
 #: The value of USAGE_EXIT_CODE in the module of such a command.
 USAGE_EXIT_CODE: Final = 2
@@ -98,11 +99,7 @@ def run_job(
     between runs of a loop; `slots` returns the number of concurrent tasks, given the number of cores.
     """
     _check(options)
-    from pyspark_kafkalog.maintenance.jobs.runner import SOME_FAILED, JobRun, run_loop, run_once
     from pyspark_kafkalog.maintenance.jobs.sinks import HistoryTable, ProgressBar
-    from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError
-    from pyspark_kafkalog.root.protocol import native_or_none
-    from pyspark_kafkalog.storage.path_list import absolute_paths
 
     log_to_stderr()
     topics = tuple(dict.fromkeys(options.topic)) if options.topic else None
@@ -175,8 +172,6 @@ class _Workplace:
 
     def tasks(self, partitions: Sequence[TopicPartition]) -> Tasks:
         """The tasks for a run over these partitions. A loop that has started Spark continues to use it."""
-        from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, SparkTasks
-
         can_move = not self._is_on_spark and not self._options.local and is_spark_installed()
         if can_move and not self._is_small(partitions):
             self._is_on_spark = True
@@ -199,8 +194,6 @@ class _Workplace:
         return self._spark
 
     def _is_small(self, partitions: Sequence[TopicPartition]) -> bool:
-        from pyspark_kafkalog.maintenance.jobs.runner import is_small
-
         return is_small(self._job, self._job_run, partitions)
 
     def is_alive(self) -> bool:

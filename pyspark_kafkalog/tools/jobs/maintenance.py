@@ -9,24 +9,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED, JobRun
+from pyspark_kafkalog.maintenance.verify.remote import verify_remote_storage
+from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tools.command import (
-    Command,
-    UsageError,
-    add_path,
-    add_remote_storage,
-    one_line,
-    open_log_dir,
-    say_what_it_follows,
-)
+from pyspark_kafkalog.tiered.remote_storage import parse_remote_storage
+from pyspark_kafkalog.tools.command import Command, UsageError, add_path, add_remote_storage, one_line
 from pyspark_kafkalog.tools.jobs import job
 from pyspark_kafkalog.tools.output import add_output, output_of
+from pyspark_kafkalog.tools.running import open_log_dir, say_what_it_follows
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.config.broker import BrokerConfig
-    from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
     from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines, TextReport
 
 _LOG_CLEANER_HELP: Final = """\
@@ -296,11 +293,6 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _verify_remote_storage(options: argparse.Namespace, output: JsonLines | TextReport) -> int:
     """Verify remote storage instead of a directory, in this process."""
-    from pyspark_kafkalog.maintenance.jobs.runner import SOME_FAILED, JobRun
-    from pyspark_kafkalog.maintenance.verify.remote import verify_remote_storage
-    from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
-    from pyspark_kafkalog.tiered.remote_storage import parse_remote_storage
-
     if options.repair or options.loop or options.spark:
         raise UsageError("--repair, --loop and --spark cannot be used with --remote-storage")
     option = parse_remote_storage(
@@ -348,7 +340,6 @@ def _add_delete_records(parser: argparse.ArgumentParser) -> None:
 
 def _delete_records(options: argparse.Namespace) -> int:
     """Move the log start offsets; returns the exit status."""
-    from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED
     from pyspark_kafkalog.maintenance.jobs.sinks import report_tree
     from pyspark_kafkalog.maintenance.retention import delete_records
 

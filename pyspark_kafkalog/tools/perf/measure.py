@@ -11,22 +11,19 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pyspark_kafkalog.log_dir import FlushMode, LogDir
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.tools.command import UsageError
 from pyspark_kafkalog.tools.console.follow import Chunk, Consumer, selection
+from pyspark_kafkalog.tools.output import Output
 from pyspark_kafkalog.units import MIB
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.log_dir import FlushMode, LogDir
-    from pyspark_kafkalog.tools.output import Output
-
 
 _COLUMNS: Final = "data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, fetch.time.ms, "
 _HEADER_END: Final = "fetch.MB.sec, fetch.nMsg.sec\n"

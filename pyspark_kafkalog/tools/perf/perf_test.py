@@ -21,18 +21,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
 from pyspark_kafkalog.storage.names import validate_topic_name
-from pyspark_kafkalog.tools.command import (
-    UsageError,
-    add_local_only,
-    add_path,
-    add_read_to_log_end,
-    open_log_dir,
-    positive,
-    warn_of_unread_offsets,
-)
+from pyspark_kafkalog.tools.command import UsageError, add_local_only, add_path, add_read_to_log_end, positive
 from pyspark_kafkalog.tools.output import add_output, output_of
+from pyspark_kafkalog.tools.running import open_log_dir, parse_properties_options, warn_of_unread_offsets
 
 _CONSUMER_OPTIONS_WITHOUT_EFFECT: Final = (
     "fetch-size",
@@ -138,8 +132,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _produce(options: argparse.Namespace) -> None:
-    from pyspark_kafkalog.log_dir import LogDir
-    from pyspark_kafkalog.tools.command import parse_properties_options
     from pyspark_kafkalog.tools.perf import measure
 
     validate_topic_name(options.topic)

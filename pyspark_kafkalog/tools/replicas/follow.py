@@ -47,32 +47,29 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pyspark_kafkalog.errors import LeaderUnavailableError
+from pyspark_kafkalog.maintenance.jobs.session import job_session
+from pyspark_kafkalog.maintenance.jobs.tasks import SparkTasks, stop_signal
+from pyspark_kafkalog.object_store.location import parse_location
+from pyspark_kafkalog.protocol.client_settings import ClientSettings, read_client_settings
+from pyspark_kafkalog.replication.events import Event, EventKind
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.security.open import find_root, open_or_create_root
 from pyspark_kafkalog.storage.filesystem import is_out_of_space, time_ms
 from pyspark_kafkalog.threads import start
-from pyspark_kafkalog.tools.command import (
-    UsageError,
-    add_path,
-    include_pattern,
-    local_path,
-    one_line,
-    positive,
-    serving_metrics,
-    without_collections,
-)
+from pyspark_kafkalog.tools.command import UsageError, add_path, include_pattern, local_path, one_line, positive
 from pyspark_kafkalog.tools.output import notice
-from pyspark_kafkalog.tools.process_log import add_log_format, set_up_log
+from pyspark_kafkalog.tools.running import add_log_format, serving_metrics, set_up_log, without_collections
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pyspark_kafkalog.protocol.client_settings import ClientSettings
     from pyspark_kafkalog.replication.follower import Follower, FollowSettings
     from pyspark_kafkalog.replication.follower_state import FollowerState
     from pyspark_kafkalog.replication.leader import LeaderEndPoint
     from pyspark_kafkalog.replication.range_task import LeaderAddress
     from pyspark_kafkalog.replication.report import FollowReport
     from pyspark_kafkalog.replication.task_leader import TaskLeader
-    from pyspark_kafkalog.root.native import NativeRoot
 
 _LOG: Final = logging.getLogger(__name__)
 _FIRST_ANSWER_S: Final = 60.0
@@ -145,12 +142,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Follow until a signal, or with --once until all is copied."""
-    from pyspark_kafkalog.object_store.location import parse_location
-
     with without_collections():
         from pyspark_kafkalog.replication.follower import Follower, FollowSettings
         from pyspark_kafkalog.replication.report import FollowReport
-        from pyspark_kafkalog.security.open import find_root, open_or_create_root
 
     set_up_log(options.log_format)
     pattern = include_pattern(options.topics)
@@ -196,8 +190,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _is_at(root: NativeRoot, text: str) -> bool:
     """Whether the path or URL is where `root` is, also by another name of the same directory."""
-    from pyspark_kafkalog.object_store.location import parse_location
-
     place = parse_location(text)
     if isinstance(place, Path) and isinstance(root.path, Path):
         return place.exists() and place.samefile(root.path)
@@ -209,8 +201,6 @@ def _await_leader(leader: LeaderEndPoint, report: FollowReport, *, is_once: bool
 
     Raises LeaderUnavailableError after a minute with `is_once`.
     """
-    from pyspark_kafkalog.errors import LeaderUnavailableError
-    from pyspark_kafkalog.replication.events import Event, EventKind
     from pyspark_kafkalog.replication.partition_state import retry_delay_ms
 
     deadline_s, failures = time.monotonic() + _FIRST_ANSWER_S, 0
@@ -256,8 +246,6 @@ def _leader(options: argparse.Namespace) -> LeaderAddress:
 
 
 def _client_settings(options: argparse.Namespace) -> ClientSettings | None:
-    from pyspark_kafkalog.protocol.client_settings import read_client_settings
-
     return None if options.command_config is None else read_client_settings(options.command_config)
 
 
@@ -297,8 +285,6 @@ def _observed(options: argparse.Namespace) -> Iterator[None]:
 
 def _spark() -> AbstractContextManager[SparkSession]:
     """The session for tasks that fetch ahead."""
-    from pyspark_kafkalog.maintenance.jobs.session import job_session
-
     return job_session("kafkalog follow")
 
 
@@ -307,7 +293,6 @@ def _task_leader(
     leader: LeaderEndPoint, address: LeaderAddress, root: NativeRoot, spark: SparkSession
 ) -> Iterator[TaskLeader]:
     """The leader with tasks of Spark that fetch ahead. Those that still run at the end of the block are ended."""
-    from pyspark_kafkalog.maintenance.jobs.tasks import SparkTasks
     from pyspark_kafkalog.replication.task_leader import TaskLeader
 
     stop = threading.Event()
@@ -340,8 +325,6 @@ def _outcome(follower: Follower, settings: FollowSettings) -> int:
 @contextmanager
 def _stopping(follower: Follower) -> Iterator[None]:
     """Let the first SIGTERM or SIGINT end the follower during the block."""
-    from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
-
     with stop_signal() as stop:
 
         def watch() -> None:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 
-from pyspark_kafkalog.tools.command import add_path, open_log_dir
+from pyspark_kafkalog.root.following import promote
+from pyspark_kafkalog.tools.command import add_path
+from pyspark_kafkalog.tools.running import open_log_dir
 from pyspark_kafkalog.units import plural
 
 
@@ -22,8 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from pyspark_kafkalog.root.following import promote
-
     log_dir = open_log_dir(options)
     promoted = promote(log_dir.root.native())
     print(

@@ -18,7 +18,7 @@ from repository import FIXTURES
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.tools.main import COMMANDS, main
 from pyspark_kafkalog.tools.output import JsonOutput, TextOutput, padded_table, table
-from pyspark_kafkalog.tools.process_log import text_formatter
+from pyspark_kafkalog.tools.running import text_formatter
 
 #: Commands without `--output json`, with the reason.
 WITHOUT_JSON: Final = {

@@ -199,7 +199,7 @@ def _refuses(*_: object, **__: object) -> NoReturn:
 @pytest.mark.parametrize(
     ("part", "arguments"),
     [
-        ("maintenance.jobs.session.job_session", ["--spark"]),
+        ("tools.replicas.follow.job_session", ["--spark"]),
         ("replication.metadata.observer.MetadataObserver", ["--controllers", "c:1", "--metadata-path", "{tmp}/meta"]),
     ],
 )
