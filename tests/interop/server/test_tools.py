@@ -19,7 +19,6 @@ pytestmark = pytest.mark.full
 
 TOOLS = "org.apache.kafka.tools."
 TOPICS = TOOLS + "TopicCommand"
-ON_NO_TOPIC = ("--entity-type", "topics", "--entity-name", "nope")
 ON_TOPIC = ("--entity-type", "topics", "--entity-name", "orders")
 ON_BROKERS = ("--entity-type", "brokers", "--entity-default")
 NODE_ID = "1"  # of the broker, and of the server

@@ -6,7 +6,6 @@ import random
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from left_open import close_at_the_end
@@ -241,9 +240,3 @@ class FollowerRoot:
                 for number, state in enumerate(states)
             )
         )
-
-
-def chunks(batches: Sequence[StoredBatch], rng: random.Random) -> list[Sequence[StoredBatch]]:
-    """The batches in pieces of random sizes."""
-    cuts = sorted({0, len(batches), *(rng.randrange(len(batches) + 1) for _ in range(len(batches) // 3))})
-    return [batches[start:end] for start, end in pairwise(cuts)]

@@ -149,10 +149,6 @@ class MemoryBucket:
         with self._lock:
             self.objects[check_key(key)] = StoredObject(bytes(body), self.clock.now_ms())
 
-    @property
-    def requests_in_flight(self) -> int:
-        return len(self._in_flight)
-
     def land(self) -> int:
         """Let all requests on their way take effect, in the order of their departure. Returns how many there were."""
         with self._lock:

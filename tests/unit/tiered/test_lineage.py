@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import example, given
@@ -129,10 +129,6 @@ def starts_of(offsets: Sequence[int], first: int = 0) -> tuple[EpochEntry, ...]:
     return tuple(
         EpochEntry(epoch, first + at) for at, epoch in enumerate(offsets) if at == 0 or offsets[at - 1] != epoch
     )
-
-
-def offsets_in(segments: Iterable[RemoteSegment]) -> set[int]:
-    return {offset for each in segments for offset in range(each.start_offset, each.next_offset)}
 
 
 @given(histories())

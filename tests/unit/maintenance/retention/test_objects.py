@@ -206,13 +206,6 @@ def test_offsets_of_groups_expire(tmp_path: Path) -> None:
     assert not Group(root, "g").exists()
 
 
-def settle_root(stored: StoredRoot) -> None:
-    """Runs over some days, as after any crash."""
-    for _ in range(3):
-        stored.place.clock.now_ms += 8 * DAY_MS
-        apply_retention(stored.opened())
-
-
 @pytest.mark.parametrize(
     "fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_IN_FLIGHT, Fault.LANDS_LATE, Fault.FAILS_AFTER]
 )
