@@ -36,7 +36,13 @@ class Worker:
         support = [str(PROGRAM.parents[1]), str(PROGRAM.parents[3])]
         self.process = subprocess.Popen(
             [sys.executable, str(PROGRAM), str(folder), str(SEED), str(first), str(count)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(support), "ARROW_DEFAULT_MEMORY_POOL": "system"},
+            # A module that is imported late, and compiled for the first time, would write its bytecode beside it.
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(support),
+                "ARROW_DEFAULT_MEMORY_POOL": "system",
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
             stdout=subprocess.PIPE,
             text=True,
         )
