@@ -5,9 +5,8 @@ In reading order:
 - config: the settings of one server process
 - run: starts and stops a server; `serve` runs one inside of another process
 - context: what a handler gets: the request, the root, the committer, the cluster of servers
-- turns: loops over many elements of a request, in turns with other requests
-- error_codes: which error code says what went wrong
-- prompt_future: a future that tells its result at once
+- event_loop: what all requests share: loops that yield, coroutines without tasks, the time that requests take
+- request_errors: which error code and text says what went wrong
 - committer: group commit
 - waiters: wakes requests that wait for records
 - sending: responses as memory and slices of files

@@ -37,8 +37,8 @@ from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend, UnitResult
 from pyspark_kafkalog.root.commit.committer import LeaderWriter
-from pyspark_kafkalog.server.prompt_future import PromptFuture
-from pyspark_kafkalog.server.security.bounded_log import BoundedLog
+from pyspark_kafkalog.server.event_loop import PromptFuture
+from pyspark_kafkalog.server.request_errors import BoundedLog
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.threads import start
 from pyspark_kafkalog.units import KIB, MIB

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, Type
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.config.group import GroupConfig
+from pyspark_kafkalog.errors import ReadOnlyLogDirError
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
 from pyspark_kafkalog.root.protocol import native_or_none
-from pyspark_kafkalog.server.security.request_time import timed_work
+from pyspark_kafkalog.server.event_loop import timed_work
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.values import quick_dataclass
 
@@ -75,7 +76,7 @@ class Session:
 class Request(Generic[BodyT_co]):
     """One decoded request. `body` is a message of its API; its `records` are views of the request's frame.
 
-    `is_long`: it has thousands of elements, so its handler must let others come first now and then (turns.py).
+    `is_long`: it has thousands of elements, so its handler must let others come first now and then (event_loop.py).
     """
 
     api_key: int
@@ -305,3 +306,14 @@ class ServerContext:
 AnyRequest: TypeAlias = Request[Message]
 #: The table of handlers (handlers.py) has the API whose message the request's body is.
 Handler: TypeAlias = Callable[[ServerContext, Request[Any]], Awaitable[Message | None]]
+
+
+def why_read_only(context: ServerContext) -> ReadOnlyLogDirError | None:
+    """Why this root takes no changes; None if it does."""
+    if context.native is not None:
+        return None
+    try:
+        context.root.check_writable()
+    except ReadOnlyLogDirError as error:
+        return error
+    return ReadOnlyLogDirError(f"{context.root.path} is served for reading only")

@@ -44,12 +44,10 @@ from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions
 from pyspark_kafkalog.server.reads.leader_epochs import EpochEnds
 from pyspark_kafkalog.server.reads.list_offsets import OffsetLists
 from pyspark_kafkalog.server.reads.log_slices import LogSlices
-from pyspark_kafkalog.server.security import quota_handlers
-from pyspark_kafkalog.server.security.acl_handlers import AclHandlers
-from pyspark_kafkalog.server.security.authentication import credential_handlers
-from pyspark_kafkalog.server.security.authentication.sasl import SaslAuthenticator
-from pyspark_kafkalog.server.security.authentication.sasl_handlers import SaslHandlers
-from pyspark_kafkalog.server.security.guard import AclGuard
+from pyspark_kafkalog.server.security.acls import AclGuard, AclHandlers
+from pyspark_kafkalog.server.security.quotas import handle_alter_client_quotas, handle_describe_client_quotas
+from pyspark_kafkalog.server.security.sasl import SaslAuthenticator, SaslHandlers
+from pyspark_kafkalog.server.security.scram import handle_alter_credentials, handle_describe_credentials
 from pyspark_kafkalog.server.transactions import describing as transactions
 from pyspark_kafkalog.server.transactions import offsets as transactional_offsets
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
@@ -158,8 +156,8 @@ def security_handlers(guard: AclGuard, sasl: SaslAuthenticator | None) -> Handle
         ApiKey.DESCRIBE_ACLS: acls.describe,
         ApiKey.CREATE_ACLS: acls.create,
         ApiKey.DELETE_ACLS: acls.delete,
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: credential_handlers.describe,
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: credential_handlers.alter,
-        ApiKey.DESCRIBE_CLIENT_QUOTAS: quota_handlers.describe,
-        ApiKey.ALTER_CLIENT_QUOTAS: quota_handlers.alter,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: handle_describe_credentials,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: handle_alter_credentials,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: handle_describe_client_quotas,
+        ApiKey.ALTER_CLIENT_QUOTAS: handle_alter_client_quotas,
     }

@@ -33,12 +33,12 @@ from pyspark_kafkalog.server.context import Cluster, Session
 from pyspark_kafkalog.server.process.assembly import Parts, assemble, monotonic_ms
 from pyspark_kafkalog.server.process.status_page import StatusPage
 from pyspark_kafkalog.server.process.workers import bound_socket
+from pyspark_kafkalog.server.request_errors import BoundedLog
 from pyspark_kafkalog.server.roles import Service
-from pyspark_kafkalog.server.security.bounded_log import BoundedLog
-from pyspark_kafkalog.server.security.gate import Gate
-from pyspark_kafkalog.server.security.limits import (
+from pyspark_kafkalog.server.security.connection_policy import (
     AUTHENTICATION_MS_MAX,
     AUTHENTICATION_REQUEST_BYTES_MAX,
+    Gate,
     TooManyConnectionsError,
 )
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.jobs.tasks import ending_signals
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.server.security.authentication.principal_mapping import DEFAULT_RULES
-from pyspark_kafkalog.server.security.authentication.tls import ClientAuth, TlsSettings
-from pyspark_kafkalog.server.security.limits import ConnectionSettings
+from pyspark_kafkalog.server.security.certificates import DEFAULT_RULES
+from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
+from pyspark_kafkalog.server.security.connection_policy import ConnectionSettings
 from pyspark_kafkalog.tools.command import UsageError, add_path_or_remote_storage, add_read_to_log_end, one_line
 from pyspark_kafkalog.tools.running import add_log_format, open_log_dir, set_up_log
 
@@ -181,7 +181,7 @@ def _naming_read_only(options: argparse.Namespace) -> Iterator[None]:
 def _security(options: argparse.Namespace) -> SecuritySettings:
     """The security that the options ask for. Raises UsageError."""
     from pyspark_kafkalog.server.config import SecuritySettings
-    from pyspark_kafkalog.server.security.authentication.sasl import SaslSettings
+    from pyspark_kafkalog.server.security.sasl import SaslSettings
 
     tls = None
     if (options.tls_cert is None) != (options.tls_key is None):

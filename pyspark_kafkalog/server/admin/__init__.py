@@ -2,7 +2,6 @@
 
 In reading order:
 
-- errors: how an error here becomes the code and message of a response
 - mutation_quota: how many partitions a client may create or delete a second
 - topics: creating and deleting topics, adding partitions
 - delete_records: deleting records below an offset

@@ -47,9 +47,8 @@ from pyspark_kafkalog.server.admin.config_resources import (
     check_broker,
     resource_type,
 )
-from pyspark_kafkalog.server.admin.errors import ApiError, why_read_only
-from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
-from pyspark_kafkalog.server.error_codes import RequestError
+from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext, why_read_only
+from pyspark_kafkalog.server.request_errors import ApiError, RequestError
 from pyspark_kafkalog.storage.names import validate_topic_name
 
 

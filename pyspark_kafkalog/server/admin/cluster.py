@@ -35,8 +35,8 @@ from pyspark_kafkalog.root.brokers.metadata.quorum import NO_LEADER
 from pyspark_kafkalog.root.snapshot import TopicDescription
 from pyspark_kafkalog.server.admin.config_resources import ConfigResourceType
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
-from pyspark_kafkalog.server.error_codes import error_code_of
-from pyspark_kafkalog.server.security.guard import (
+from pyspark_kafkalog.server.request_errors import error_code_of
+from pyspark_kafkalog.server.security.acls import (
     NOT_ASKED,
     authorized_cluster_operations,
     authorized_operations,

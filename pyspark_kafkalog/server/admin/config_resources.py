@@ -11,7 +11,7 @@ from typing import Final
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.context import AnyRequest, ServerContext
-from pyspark_kafkalog.server.error_codes import RequestError
+from pyspark_kafkalog.server.request_errors import RequestError
 
 
 class ConfigResourceType(IntEnum):

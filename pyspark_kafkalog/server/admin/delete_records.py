@@ -14,10 +14,9 @@ from pyspark_kafkalog.protocol.messages.records import (
     DeleteRecordsTopicResult,
 )
 from pyspark_kafkalog.root.commit.log_starts import MovedLogStart
-from pyspark_kafkalog.server.admin.errors import ApiError, why_read_only
-from pyspark_kafkalog.server.context import Request, ServerContext
-from pyspark_kafkalog.server.error_codes import RequestError
-from pyspark_kafkalog.server.turns import Turn, in_turns
+from pyspark_kafkalog.server.context import Request, ServerContext, why_read_only
+from pyspark_kafkalog.server.event_loop import Turn, in_turns
+from pyspark_kafkalog.server.request_errors import ApiError, RequestError
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _NO_LOW_WATERMARK: Final = -1

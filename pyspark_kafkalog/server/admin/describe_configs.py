@@ -53,10 +53,9 @@ from pyspark_kafkalog.server.admin.config_resources import (
     check_broker,
     resource_type,
 )
-from pyspark_kafkalog.server.admin.errors import ApiError
 from pyspark_kafkalog.server.admin.log_dirs import log_directories
 from pyspark_kafkalog.server.context import AnyRequest, Node, Request, ServerContext
-from pyspark_kafkalog.server.error_codes import RequestError
+from pyspark_kafkalog.server.request_errors import ApiError, RequestError
 from pyspark_kafkalog.storage.names import validate_topic_name
 
 #: Numbers of org.apache.kafka.common.requests.DescribeConfigsResponse.ConfigType.

@@ -33,7 +33,7 @@ from pyspark_kafkalog.protocol.messages.replicas import (
 )
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.server.context import Request, ServerContext
-from pyspark_kafkalog.server.error_codes import error_code_of
+from pyspark_kafkalog.server.request_errors import error_code_of
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _UNKNOWN_BYTES: Final = -1

@@ -17,7 +17,7 @@ from pyspark_kafkalog.metadata.access.client_quotas import CONTROLLER_MUTATION_R
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.context import AnyRequest, ServerContext
-from pyspark_kafkalog.server.error_codes import RequestError
+from pyspark_kafkalog.server.request_errors import RequestError
 
 _KNOWS_ERROR_FROM: Final[Mapping[int, int]] = {
     ApiKey.CREATE_TOPICS: 6,

@@ -36,10 +36,9 @@ from pyspark_kafkalog.protocol.messages.quorum import (
 )
 from pyspark_kafkalog.root.brokers.metadata.quorum import Quorum, QuorumReplica, native_quorum, read_broker_quorum
 from pyspark_kafkalog.root.protocol import native_or_none
-from pyspark_kafkalog.server.admin.errors import ApiError
 from pyspark_kafkalog.server.context import Request, ServerContext
-from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.metadata.api_versions import FINALIZED_FEATURES, SUPPORTED_FEATURES
+from pyspark_kafkalog.server.request_errors import ApiError, RequestError
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
 
 _LISTENER: Final = "CONTROLLER"

@@ -29,9 +29,8 @@ from pyspark_kafkalog.protocol.messages.replicas import (
     ReplicaElectionResult,
 )
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.server.admin.errors import SUCCESS, ApiError, why_read_only
-from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
-from pyspark_kafkalog.server.error_codes import RequestError
+from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext, why_read_only
+from pyspark_kafkalog.server.request_errors import SUCCESS, ApiError, RequestError
 
 _ELECTION_TYPES: Final = (0, 1)
 _HAS_ELECTION_TYPES: Final = 1

@@ -39,10 +39,9 @@ from pyspark_kafkalog.protocol.messages.topics import (
 )
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.server.admin.errors import ApiError, why_read_only
 from pyspark_kafkalog.server.admin.mutation_quota import MutationQuota
-from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
-from pyspark_kafkalog.server.error_codes import RequestError
+from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext, why_read_only
+from pyspark_kafkalog.server.request_errors import ApiError, RequestError
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
 #: Stands for num.partitions, and for default.replication.factor.

@@ -5,5 +5,4 @@ In reading order:
 - connection: reads requests ahead, answers in order
 - request_bytes: bounds the bytes of requests and responses in memory
 - dispatch: from the frame of a request to the pieces of its response
-- eager: coroutines that begin at once, without a task
 """

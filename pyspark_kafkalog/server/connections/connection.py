@@ -36,7 +36,6 @@ from typing import Any, Final, Protocol, TypeAlias
 from pyspark_kafkalog.metadata.messages.pieces import Piece
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.connections.dispatch import Dispatcher, Exchange, LongExchange, TokenExchange
-from pyspark_kafkalog.server.connections.eager import Eager
 from pyspark_kafkalog.server.connections.request_bytes import (
     SMALL_REQUEST_BYTES,
     HeldRequest,
@@ -45,7 +44,8 @@ from pyspark_kafkalog.server.connections.request_bytes import (
     request_bytes_max,
 )
 from pyspark_kafkalog.server.context import CloseConnection, Session
-from pyspark_kafkalog.server.security.bounded_log import BoundedLog
+from pyspark_kafkalog.server.event_loop import Eager
+from pyspark_kafkalog.server.request_errors import BoundedLog
 from pyspark_kafkalog.server.sending import (
     IDLE_MAX_S,
     SocketTransport,

@@ -32,12 +32,12 @@ from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.headers import REQUEST_ELEMENTS_MAX, ParsedRequest, parse_request
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext, Session
-from pyspark_kafkalog.server.error_codes import error_code_of, text_for_client
+from pyspark_kafkalog.server.event_loop import RequestTime, Timed
 from pyspark_kafkalog.server.metadata.api_versions import unsupported_version
+from pyspark_kafkalog.server.request_errors import error_code_of, text_for_client
 from pyspark_kafkalog.server.roles import Roles
-from pyspark_kafkalog.server.security.authentication.sasl import SaslAuthenticator
-from pyspark_kafkalog.server.security.gate import Gate
-from pyspark_kafkalog.server.security.request_time import RequestTime, Timed
+from pyspark_kafkalog.server.security.connection_policy import Gate
+from pyspark_kafkalog.server.security.sasl import SaslAuthenticator
 from pyspark_kafkalog.values import quick_dataclass
 
 _LOG: Final = logging.getLogger(__name__)

@@ -32,7 +32,6 @@ from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.groups.offsets_topic import ensure_offsets_topic
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups.classic import ClassicHost, TimerKey
 from pyspark_kafkalog.server.groups.expiry import expire_groups
 from pyspark_kafkalog.server.groups.heartbeat import without
@@ -42,6 +41,7 @@ from pyspark_kafkalog.server.groups.shard import Planned, Shard
 from pyspark_kafkalog.server.groups.timers import Timers
 from pyspark_kafkalog.server.metadata.find_coordinator import offsets_partitions_count, partition_of_group
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
+from pyspark_kafkalog.server.request_errors import RequestError
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.server.context import ServerContext

@@ -21,13 +21,13 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
 from pyspark_kafkalog.protocol.messages import groups as wire
 from pyspark_kafkalog.server.context import Request, ServerContext, Session
-from pyspark_kafkalog.server.error_codes import RequestError
+from pyspark_kafkalog.server.event_loop import in_turns
 from pyspark_kafkalog.server.groups.assignors import ASSIGNORS
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
 from pyspark_kafkalog.server.metadata.known_topics import KnownTopics, known_topics
-from pyspark_kafkalog.server.security.guard import authorized_operations
-from pyspark_kafkalog.server.turns import in_turns
+from pyspark_kafkalog.server.request_errors import RequestError
+from pyspark_kafkalog.server.security.acls import authorized_operations
 
 _NOT_FOUND_FROM: Final = 6
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1

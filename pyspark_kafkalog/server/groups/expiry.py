@@ -22,9 +22,9 @@ from pyspark_kafkalog.groups.classic_group import ClassicState
 from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata
 from pyspark_kafkalog.groups.offsets_topic import find_expired
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.event_loop import in_turns
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
-from pyspark_kafkalog.server.turns import in_turns
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MINUTE_MS
 

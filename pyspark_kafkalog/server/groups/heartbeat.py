@@ -36,8 +36,8 @@ from pyspark_kafkalog.groups.consumer_group import (
 )
 from pyspark_kafkalog.metadata.messages import coordinator_records as records
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups.assignors import ASSIGNORS, AssignedMember
+from pyspark_kafkalog.server.request_errors import RequestError
 
 _LEFT: Final = -1
 

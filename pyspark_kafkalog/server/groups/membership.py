@@ -34,7 +34,6 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
 from pyspark_kafkalog.protocol.messages import groups as wire
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
-from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups import heartbeat as consumer
 from pyspark_kafkalog.server.groups import migration
 from pyspark_kafkalog.server.groups.assignors import ASSIGNORS
@@ -43,6 +42,7 @@ from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
 from pyspark_kafkalog.server.groups.subscribed_regexes import NOTHING_RESOLVED, SubscribedRegexes
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
+from pyspark_kafkalog.server.request_errors import RequestError
 
 _LOG: Final = logging.getLogger(__name__)
 _LEAVES: Final = -1

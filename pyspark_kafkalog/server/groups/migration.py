@@ -36,7 +36,6 @@ from pyspark_kafkalog.groups.consumer_group import (
 from pyspark_kafkalog.groups.group_state import CONSUMER_PROTOCOL_TYPE, embedded, embedded_version
 from pyspark_kafkalog.metadata.messages import coordinator_records as records
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups.classic import JoinRequest, SyncRequest
 from pyspark_kafkalog.server.groups.heartbeat import (
     Heartbeat,
@@ -45,6 +44,7 @@ from pyspark_kafkalog.server.groups.heartbeat import (
     target_record,
 )
 from pyspark_kafkalog.server.metadata.known_topics import KnownTopics
+from pyspark_kafkalog.server.request_errors import RequestError
 
 _UPGRADES: Final = ("bidirectional", "upgrade")
 _DOWNGRADES: Final = ("bidirectional", "downgrade")

@@ -28,9 +28,9 @@ from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
 from pyspark_kafkalog.server.context import AnyRequest, ServerContext
-from pyspark_kafkalog.server.error_codes import RequestError
+from pyspark_kafkalog.server.event_loop import in_turns
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
-from pyspark_kafkalog.server.turns import in_turns
+from pyspark_kafkalog.server.request_errors import RequestError
 
 _LOG: Final = logging.getLogger(__name__)
 _REFRESH_MIN_MS: Final = 10_000

@@ -18,7 +18,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
 from pyspark_kafkalog.server.context import READ_ONLY, AnyRequest, Node, Request, ServerContext
-from pyspark_kafkalog.server.turns import in_turns
+from pyspark_kafkalog.server.event_loop import in_turns
 
 
 def partition_of_group(context: ServerContext, group_id: str) -> int:

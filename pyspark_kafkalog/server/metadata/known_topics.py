@@ -15,7 +15,7 @@ from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.messages.offsets import OffsetCommitRequestTopic, OffsetFetchRequestTopics
 from pyspark_kafkalog.protocol.messages.transactions import TxnOffsetCommitRequestTopic
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
-from pyspark_kafkalog.server.turns import in_turns
+from pyspark_kafkalog.server.event_loop import in_turns
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:

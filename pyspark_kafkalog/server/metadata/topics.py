@@ -28,9 +28,9 @@ from pyspark_kafkalog.protocol.messages.cluster import (
 from pyspark_kafkalog.root.brokers.metadata.quorum import NO_LEADER
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
-from pyspark_kafkalog.server.error_codes import error_code_of
 from pyspark_kafkalog.server.metadata.known_topics import known_topics
-from pyspark_kafkalog.server.security.guard import (
+from pyspark_kafkalog.server.request_errors import error_code_of
+from pyspark_kafkalog.server.security.acls import (
     NOT_ASKED,
     authorized_cluster_operations,
     authorized_operations,

@@ -35,7 +35,7 @@ from pyspark_kafkalog.server.metadata.api_versions import api_versions_handler
 from pyspark_kafkalog.server.process.metrics import ServerMetrics
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions
 from pyspark_kafkalog.server.roles import Role, Roles, Service
-from pyspark_kafkalog.server.security.gate import Gate
+from pyspark_kafkalog.server.security.connection_policy import Gate
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.gate import TransactionGate
 from pyspark_kafkalog.server.waiters import PartitionWaiters, RootWatcher

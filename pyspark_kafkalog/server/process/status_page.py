@@ -30,7 +30,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 
 from pyspark_kafkalog.server.config import Address
 from pyspark_kafkalog.server.process.workers import naming
-from pyspark_kafkalog.server.security.bounded_log import BoundedLog
+from pyspark_kafkalog.server.request_errors import BoundedLog
 from pyspark_kafkalog.server.sending import shut_down
 from pyspark_kafkalog.threads import start
 

@@ -32,12 +32,12 @@ from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, UNDEFINED_OFFSE
 from pyspark_kafkalog.root.reads import RootPartitions
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import RecordMemory, ServerContext
+from pyspark_kafkalog.server.event_loop import Turn
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSession, SessionPartition
 from pyspark_kafkalog.server.reads.log_slices import REMOTE_BYTES_MAX, LogSlices
 from pyspark_kafkalog.server.reads.partitions import epoch_error, error_code, run_with
 from pyspark_kafkalog.server.reads.segment_slices import Limits, Slice, nothing
 from pyspark_kafkalog.server.sending import FileSlice
-from pyspark_kafkalog.server.turns import Turn
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -16,7 +16,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.reads import RootPartitions
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import ServerContext, Session
-from pyspark_kafkalog.server.error_codes import error_code_of
+from pyspark_kafkalog.server.request_errors import error_code_of
 
 _LOG: Final = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -1,7 +1,10 @@
-"""Who connects to the server, what he may do, and how much of it: TLS, SASL, access control, quotas, limits.
+"""Who connects to the server, what a client may do, and how much of it: TLS, SASL, access control, quotas, limits.
 
-In reading order: listener (which addresses may be listened on), the package authentication (who a client is),
-guard (decides by access control entries), quotas (token buckets), request_time (what request_percentage counts), limits
-(of connections and bytes), bounded_log (for lines that clients cause), gate (all of it, for one server), then the
-handlers of requests: acl_handlers, quota_handlers.
+In reading order:
+
+- tls, certificates: encrypted connections; the principal of a client certificate
+- sasl, scram: authentication by password; the credentials of SCRAM
+- acls: decides by access control entries, and the requests that list and change them
+- quotas: token buckets of clients, and the requests that list and change quotas
+- connection_policy: all of it, for one server, with the limits of connections
 """

@@ -54,9 +54,9 @@ from pyspark_kafkalog.root.transactions.metadata import NO_PARTITIONS, TV2, Tran
 from pyspark_kafkalog.root.transactions.open_transactions import producers_of
 from pyspark_kafkalog.root.transactions.states import TransactionStatus, status_name
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
-from pyspark_kafkalog.server.error_codes import error_code_of
+from pyspark_kafkalog.server.event_loop import gather_in_turns, in_turns, results_in_turns
+from pyspark_kafkalog.server.request_errors import error_code_of
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
-from pyspark_kafkalog.server.turns import gather_in_turns, in_turns, results_in_turns
 from pyspark_kafkalog.storage.names import TopicPartition, validate_topic_name
 
 _LOG: Final = logging.getLogger(__name__)

@@ -38,6 +38,7 @@ from pyspark_kafkalog.protocol.messages.transactions import (
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.transactions.appends import coordinator_append
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
+from pyspark_kafkalog.server.event_loop import Turn
 from pyspark_kafkalog.server.groups.offsets import (
     AnyOffset,
     Permission,
@@ -50,7 +51,6 @@ from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.server.transactions.gate import joining_unit
 from pyspark_kafkalog.server.transactions.producing import decided, may_write_as, offsets_partition
 from pyspark_kafkalog.server.transactions.units import OutdatedDecisionError
-from pyspark_kafkalog.server.turns import Turn
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _ADDS_PARTITION_FROM: Final = 5

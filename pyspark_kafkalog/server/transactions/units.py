@@ -39,7 +39,7 @@ from pyspark_kafkalog.root.transactions.appends import MarkerFloors, marker_appe
 from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata
 from pyspark_kafkalog.root.transactions.state_log import StateLog
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
-from pyspark_kafkalog.server.error_codes import RequestError
+from pyspark_kafkalog.server.request_errors import RequestError
 from pyspark_kafkalog.server.transactions.decisions import Decide, Decision, finished
 
 #: Makes the decision from the id's metadata and the time in ms.

@@ -41,10 +41,10 @@ from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, parse_header
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend
 from pyspark_kafkalog.server.context import AnyRequest, CloseConnection, Handler, Request, ServerContext, Session
-from pyspark_kafkalog.server.error_codes import error_code_of, text_for_client
+from pyspark_kafkalog.server.event_loop import Turn, results_in_turns
 from pyspark_kafkalog.server.metadata.known_topics import current_topic_name
+from pyspark_kafkalog.server.request_errors import error_code_of, text_for_client
 from pyspark_kafkalog.server.transactions.gate import TransactionGate
-from pyspark_kafkalog.server.turns import Turn, results_in_turns
 from pyspark_kafkalog.server.writes.batch_checks import BatchChecks
 from pyspark_kafkalog.storage.log.leader_append import REQUEST
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition

@@ -12,7 +12,7 @@ from kafka_processes.oracle import kafka_lib
 from repository import DATA
 
 from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.server.security.authentication.principal_mapping import PrincipalMapping
+from pyspark_kafkalog.server.security.certificates import PrincipalMapping
 
 SUBJECTS: Final = (
     "CN=app",

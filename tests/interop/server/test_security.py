@@ -18,8 +18,8 @@ from kafkalog_command import Command
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConfig
 from pyspark_kafkalog.server.run import serve
-from pyspark_kafkalog.server.security.authentication.sasl import SaslSettings
-from pyspark_kafkalog.server.security.authentication.tls import ClientAuth, TlsSettings
+from pyspark_kafkalog.server.security.sasl import SaslSettings
+from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
 from pyspark_kafkalog.version import KafkaVersion
 
 pytestmark = pytest.mark.interop

@@ -31,7 +31,7 @@ from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.commit.changes import AppendedRange
 from pyspark_kafkalog.root.transactions.end_transaction import abort_transactional_id
-from pyspark_kafkalog.server.error_codes import RequestError
+from pyspark_kafkalog.server.request_errors import RequestError
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 
 PARTITIONS = (("a", 0), ("a", 1), ("b", 0))

@@ -25,7 +25,7 @@ from pyspark_kafkalog.protocol.messages.security import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from pyspark_kafkalog.server.security.authentication.scram import Credentials, ScramExchange
+from pyspark_kafkalog.server.security.scram import Credentials, ScramExchange
 
 # The example of RFC 7677.
 NONCE = "rOprNGfwEbeRWgbNEkqO"

@@ -21,7 +21,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.transactions.appends import removal_append, state_append
 from pyspark_kafkalog.root.transactions.end_transaction import abort_transactional_id
 from pyspark_kafkalog.root.transactions.metadata import TV2, TransactionMetadata
-from pyspark_kafkalog.server.error_codes import RequestError
+from pyspark_kafkalog.server.request_errors import RequestError
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.storage.names import TopicPartition
 

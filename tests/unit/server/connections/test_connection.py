@@ -23,7 +23,7 @@ from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.connections.connection import Connection, FrameLimits, PlainTransport, _Input
 from pyspark_kafkalog.server.connections.request_bytes import RequestBytesBySize, ResponseBytes
 from pyspark_kafkalog.server.context import CloseConnection, Session
-from pyspark_kafkalog.server.security.bounded_log import BoundedLog
+from pyspark_kafkalog.server.request_errors import BoundedLog
 
 REQUEST_MAX_BYTES = 1 << 20
 

@@ -36,10 +36,9 @@ from pyspark_kafkalog.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from pyspark_kafkalog.server.admin.errors import ApiError
 from pyspark_kafkalog.server.connections.dispatch import Exchange
 from pyspark_kafkalog.server.context import CloseConnection, Session
-from pyspark_kafkalog.server.error_codes import RequestError
+from pyspark_kafkalog.server.request_errors import ApiError, RequestError
 from pyspark_kafkalog.server.run import serve
 
 #: Their answers have no error codes, or none if nothing is named: all topics, all log directories.

@@ -22,7 +22,7 @@ from pyspark_kafkalog.server.connections import request_bytes as request_bytes_m
 from pyspark_kafkalog.server.connections.connection import Connection, FrameLimits, PlainTransport
 from pyspark_kafkalog.server.connections.request_bytes import RequestBytesBySize, ResponseBytes
 from pyspark_kafkalog.server.context import Session
-from pyspark_kafkalog.server.security.bounded_log import BoundedLog
+from pyspark_kafkalog.server.request_errors import BoundedLog
 
 LARGE = 100 << 10
 BUDGET = 8 * LARGE

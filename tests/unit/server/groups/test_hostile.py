@@ -21,11 +21,11 @@ from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadata
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets
-from pyspark_kafkalog.server.error_codes import RequestError
 from pyspark_kafkalog.server.groups import subscribed_regexes
 from pyspark_kafkalog.server.groups.expiry import expire_groups
 from pyspark_kafkalog.server.groups.shard import Planned
 from pyspark_kafkalog.server.groups.subscribed_regexes import SubscribedRegexes
+from pyspark_kafkalog.server.request_errors import RequestError
 from pyspark_kafkalog.units import DAY_MS
 
 RECORD_MAX = 4000

@@ -392,7 +392,7 @@ def test_fetch_of_thousands_of_partitions_lets_others_come_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others get the event loop after each thousand partitions that are read, and between the steps of the request."""
-    monkeypatch.setattr("pyspark_kafkalog.server.turns._TURN_S", 0.0)
+    monkeypatch.setattr("pyspark_kafkalog.server.event_loop._TURN_S", 0.0)
     log_dir = LogDir.create(tmp_path / "log")
     log_dir.create_topic(TOPIC, partitions=5000)
 

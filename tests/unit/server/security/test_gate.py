@@ -32,10 +32,10 @@ from pyspark_kafkalog.metadata.access.scram import ScramMechanism, alter_credent
 from pyspark_kafkalog.metadata.messages.metadata_records import NoOpRecord
 from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConfig
 from pyspark_kafkalog.server.run import serve
-from pyspark_kafkalog.server.security import gate
-from pyspark_kafkalog.server.security.authentication.sasl import SaslSettings
-from pyspark_kafkalog.server.security.authentication.tls import ClientAuth, TlsSettings
-from pyspark_kafkalog.server.security.limits import ConnectionSettings
+from pyspark_kafkalog.server.security import connection_policy as gate
+from pyspark_kafkalog.server.security.connection_policy import ConnectionSettings
+from pyspark_kafkalog.server.security.sasl import SaslSettings
+from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
 
 SASL = SaslSettings(("SCRAM-SHA-256", "PLAIN"), failure_delay_ms=0)
 METADATA = struct.pack(">hhih", 3, 4, 1, -1) + struct.pack(">i?", -1, False)

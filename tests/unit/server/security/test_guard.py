@@ -34,12 +34,11 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.brokers.metadata import image
 from pyspark_kafkalog.root.brokers.metadata.image import GrowingMetadata
-from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConfig
+from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConfig, check_listener, check_mechanisms
 from pyspark_kafkalog.server.context import ServerContext, Session
-from pyspark_kafkalog.server.security.authentication.sasl import SaslSettings
-from pyspark_kafkalog.server.security.authentication.tls import ClientAuth, TlsSettings
-from pyspark_kafkalog.server.security.guard import AclGuard, authorized_operations
-from pyspark_kafkalog.server.security.listener import check_listener, check_mechanisms
+from pyspark_kafkalog.server.security.acls import AclGuard, authorized_operations
+from pyspark_kafkalog.server.security.sasl import SaslSettings
+from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
 
 TOPIC, READ = ResourceType.TOPIC, AclOperation.READ
 

@@ -37,7 +37,7 @@ from pyspark_kafkalog.protocol.messages.security import (
 )
 from pyspark_kafkalog.server.context import Request, ServerContext, Session
 from pyspark_kafkalog.server.handlers import security_handlers
-from pyspark_kafkalog.server.security.guard import AclGuard
+from pyspark_kafkalog.server.security.acls import AclGuard
 
 ROOT, EVE = "User:root", "User:eve"
 TOPIC, GROUP, CLUSTER = 2, 3, 4

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_kafkalog.metadata.access.client_quotas import CLIENT_ID, IP, USER, Quotas, quota_entity
 from pyspark_kafkalog.server.context import Session
-from pyspark_kafkalog.server.security.limits import (
+from pyspark_kafkalog.server.security.connection_policy import (
     ConnectionLimits,
     ConnectionSettings,
     TooManyConnectionsError,

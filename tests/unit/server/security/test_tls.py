@@ -20,8 +20,8 @@ from patience import PATIENCE_S
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError
 from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConfig
 from pyspark_kafkalog.server.run import serve
-from pyspark_kafkalog.server.security.authentication.distinguished_name import subject_name
-from pyspark_kafkalog.server.security.authentication.tls import (
+from pyspark_kafkalog.server.security.certificates import subject_name
+from pyspark_kafkalog.server.security.tls import (
     ClientAuth,
     TlsFiles,
     TlsSettings,

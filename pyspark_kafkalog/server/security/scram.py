@@ -1,4 +1,4 @@
-"""The server's side of one SCRAM exchange, and the check of a password against a SCRAM credential.
+"""SCRAM: the server's side of an exchange, the check of a password, and the requests that list and change credentials.
 
     client-first:  n,,n=<user>,r=<client nonce>
     server-first:  r=<client nonce><server nonce>,s=<salt>,i=<iterations>
@@ -10,9 +10,14 @@ fails. Its salt depends on the name and a secret of the root only, so asking twi
 away. Its iterations and the form of its salt are those of some of the root's users, as often as users have them. Name
 and secret decide which ones; when users are added or removed, they change for few names.
 
+DescribeUserScramCredentials and AlterUserScramCredentials need a permission on the cluster: DESCRIBE, or ALTER. Salts
+and keys are never answered. A request's changes are one commit; users whose change Kafka refuses are answered with the
+error and leave the others alone.
+
 In names `=2C` stands for a comma and `=3D` for an equals sign.
 
-Source of the rules: RFC 5802, ScramSaslServer and ScramMessages of org.apache.kafka.common.security.scram.internals.
+Source of the rules: RFC 5802, ScramSaslServer and ScramMessages of org.apache.kafka.common.security.scram.internals,
+org.apache.kafka.image.ScramImage, org.apache.kafka.controller.ScramControlManager.
 The nonce of client-final need only end with both nonces, as in Kafka. Unlike Kafka the server checks that the client's
 channel binding is that of its first message, as the RFC demands.
 """
@@ -26,19 +31,45 @@ import hmac
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafkalog.errors import AuthenticationError
+from pyspark_kafkalog.errors import (
+    AuthenticationError,
+    DuplicateCredentialError,
+    InvalidCredentialError,
+    KafkalogError,
+    UnknownCredentialError,
+    UnsupportedMechanismError,
+)
+from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.access.scram import (
     ITERATIONS_MIN,
+    CredentialDeletion,
+    CredentialUpsertion,
     ScramCredential,
     ScramCredentials,
     ScramMechanism,
+    alter_credentials,
     credential_of,
     salt_of_bits,
 )
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.security import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+from pyspark_kafkalog.server.context import READ_ONLY, Request, ServerContext
+from pyspark_kafkalog.server.event_loop import in_turns
 
 _CLIENT_FIRST: Final = re.compile(
     r"(?P<gs2>[ny],(?:a=(?P<authzid>[^\0,]+))?,)"
@@ -215,3 +246,93 @@ def _decoded(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
         raise AuthenticationError(_INVALID) from None
+
+
+_ERROR_CODES: Final[Mapping[type[KafkalogError], ErrorCode]] = {
+    DuplicateCredentialError: ErrorCode.DUPLICATE_RESOURCE,
+    InvalidCredentialError: ErrorCode.UNACCEPTABLE_CREDENTIAL,
+    UnknownCredentialError: ErrorCode.RESOURCE_NOT_FOUND,
+    UnsupportedMechanismError: ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+}
+
+
+async def handle_describe_credentials(
+    context: ServerContext, request: Request[DescribeUserScramCredentialsRequest]
+) -> Message:
+    """DescribeUserScramCredentials: mechanisms and iterations of the users named, or of all."""
+    if not context.guard.allows(request.session, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return DescribeUserScramCredentialsResponse(error_code=error, error_message=error.message)
+    native = context.root.native()
+    await context.run(native.refresh)
+    credentials = native.store.image.scram_credentials
+    users = request.body.users
+    names = [each.name for each in users or ()] or sorted({user for user, _ in credentials})
+    results = [_description(credentials, name, times) async for name, times in in_turns(Counter(names).items())]
+    return DescribeUserScramCredentialsResponse(error_message=None, results=tuple(results))
+
+
+def _description(credentials: ScramCredentials, user: str, times: int) -> DescribeUserScramCredentialsResult:
+    if times > 1:
+        return DescribeUserScramCredentialsResult(
+            user=user,
+            error_code=ErrorCode.DUPLICATE_RESOURCE,
+            error_message=f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}",
+        )
+    infos = tuple(
+        CredentialInfo(mechanism=mechanism, iterations=found.iterations)
+        for mechanism in ScramMechanism
+        if (found := credentials.get((user, mechanism))) is not None
+    )
+    if not infos:
+        return DescribeUserScramCredentialsResult(
+            user=user,
+            error_code=ErrorCode.RESOURCE_NOT_FOUND,
+            error_message=f"Attempt to describe a user credential that does not exist: {user}",
+        )
+    return DescribeUserScramCredentialsResult(user=user, error_message=None, credential_infos=infos)
+
+
+async def handle_alter_credentials(
+    context: ServerContext, request: Request[AlterUserScramCredentialsRequest]
+) -> Message:
+    """AlterUserScramCredentials: set or remove credentials; the client has salted the passwords."""
+    body = request.body
+    deletions = [CredentialDeletion(each.name, each.mechanism) for each in body.deletions]
+    upsertions = [
+        CredentialUpsertion(each.name, each.mechanism, each.iterations, bytes(each.salt), bytes(each.salted_password))
+        for each in body.upsertions
+    ]
+    if not context.guard.allows(request.session, AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME):
+        return _refused(body, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    if context.native is None:
+        return _refused(body, ErrorCode.POLICY_VIOLATION, READ_ONLY)
+    results: dict[str, KafkalogError | None] = {}
+
+    def build(image: MetadataImage) -> Sequence[MetadataRecord]:
+        records, outcome = alter_credentials(image.scram_credentials, deletions, upsertions)
+        results.clear()
+        results.update(outcome)
+        return records
+
+    native = context.native
+    await context.run(lambda: native.commit(build, operation="alter SCRAM credentials"))
+    return AlterUserScramCredentialsResponse(
+        results=tuple(
+            _result(user, ErrorCode.NONE, None)
+            if error is None
+            else _result(user, _ERROR_CODES[type(error)], str(error))
+            for user, error in results.items()
+        )
+    )
+
+
+def _refused(body: AlterUserScramCredentialsRequest, code: ErrorCode, message: str | None = None) -> Message:
+    users = dict.fromkeys([*(each.name for each in body.deletions), *(each.name for each in body.upsertions)])
+    return AlterUserScramCredentialsResponse(
+        results=tuple(_result(user, code, message or code.message) for user in users)
+    )
+
+
+def _result(user: str, code: ErrorCode, message: str | None) -> AlterUserScramCredentialsResult:
+    return AlterUserScramCredentialsResult(user=user, error_code=code, error_message=message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError
-from pyspark_kafkalog.server.security.authentication.principal_mapping import PrincipalMapping
+from pyspark_kafkalog.server.security.certificates import PrincipalMapping
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,9 @@ the answer does not tell an unknown user from a wrong password. With a session l
 client has to authenticate again, as the same principal by the same mechanism, before it ends; any other request after
 it ends the connection (KIP-368).
 
+A listener without SASL answers both requests with ILLEGAL_SASL_STATE, as does one on which the client is authenticated
+already and may not be again.
+
 Source of the rules: SaslServerAuthenticator of org.apache.kafka.common.security.authenticator, PlainSaslServer.
 """
 
@@ -31,10 +34,18 @@ from typing import Final
 
 from pyspark_kafkalog.errors import AuthenticationError, UnsupportedMechanismError
 from pyspark_kafkalog.metadata.access.scram import MECHANISMS
+from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.protocol.api import ApiKey
-from pyspark_kafkalog.server.context import Session
-from pyspark_kafkalog.server.security.authentication.scram import Credentials, ScramExchange
-from pyspark_kafkalog.server.security.bounded_log import BoundedLog
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.security import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from pyspark_kafkalog.server.context import Request, ServerContext, Session
+from pyspark_kafkalog.server.request_errors import BoundedLog
+from pyspark_kafkalog.server.security.scram import Credentials, ScramExchange
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -261,3 +272,44 @@ def parse_plain(token: bytes) -> tuple[str, str]:
     if authorization_id not in ("", user):
         raise AuthenticationError("an authorization id that is not the user's")
     return user, password
+
+
+_NO_SASL = "SASL is not enabled on this listener"
+
+
+class SaslHandlers:
+    """The handlers of a listener that authenticates by `sasl`, None: of one that does not."""
+
+    def __init__(self, sasl: SaslAuthenticator | None) -> None:
+        self._sasl = sasl
+
+    async def handshake(self, context: ServerContext, request: Request[SaslHandshakeRequest]) -> Message:
+        """SaslHandshake: the client names a mechanism, and learns of those that there are."""
+        if self._sasl is None:
+            return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+        mechanisms = tuple(self._sasl.settings.mechanisms)
+        mechanism = request.body.mechanism
+        error = ErrorCode.NONE
+        try:
+            await self._sasl.begin(request.session, mechanism, has_raw_tokens=request.api_version == 0)
+        except UnsupportedMechanismError:
+            error = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        except AuthenticationError:
+            error = ErrorCode.ILLEGAL_SASL_STATE
+        return SaslHandshakeResponse(error_code=error, mechanisms=mechanisms)
+
+    async def authenticate(self, context: ServerContext, request: Request[SaslAuthenticateRequest]) -> Message:
+        """SaslAuthenticate: a message of the mechanism."""
+        if self._sasl is None:
+            return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_NO_SASL)
+        # bounded: the frame that was read
+        token = bytes(request.body.auth_bytes)
+        try:
+            answer = await self._sasl.authenticate(request.session, token, version=request.api_version)
+        except AuthenticationError as error:
+            return SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(error))
+        return SaslAuthenticateResponse(
+            error_message=None,
+            auth_bytes=answer.token,
+            session_lifetime_ms=answer.session_lifetime_ms if request.api_version >= 1 else 0,
+        )

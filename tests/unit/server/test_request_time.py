@@ -9,15 +9,15 @@ import pytest
 from patience import PATIENCE_S
 
 from pyspark_kafkalog.metadata.access.client_quotas import REQUEST_PERCENTAGE, USER, quota_entity
+from pyspark_kafkalog.server import event_loop
 from pyspark_kafkalog.server.context import Session
-from pyspark_kafkalog.server.security import request_time
+from pyspark_kafkalog.server.event_loop import RequestTime, Timed, timed_work
 from pyspark_kafkalog.server.security.quotas import ClientQuotas
-from pyspark_kafkalog.server.security.request_time import RequestTime, Timed, timed_work
 
 
 def test_steps_and_work_in_threads_are_counted_and_waiting_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, has_ended = 100.0, threading.Event()
-    monkeypatch.setattr(request_time.time, "perf_counter", lambda: now_s)
+    monkeypatch.setattr(event_loop.time, "perf_counter", lambda: now_s)
 
     def pass_time(seconds: float) -> None:
         nonlocal now_s

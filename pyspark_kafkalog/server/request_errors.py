@@ -1,25 +1,68 @@
-"""Which error code and text of Kafka's protocol tell a client what went wrong here.
+"""How the server tells a client, and its log, what went wrong: codes and texts of Kafka's protocol, and a bounded log.
 
-A class of errors.py has one code where Kafka has one; the most specific class decides. A RequestError carries its code.
-OSError, errors of object stores and damaged files are KAFKA_STORAGE_ERROR, which clients retry; anything else is
+An error of the package has one code where Kafka has one; the most specific class decides. A RequestError carries its
+code. OSError, errors of object stores and damaged files are KAFKA_STORAGE_ERROR, which clients retry; anything else is
 UNKNOWN_SERVER_ERROR. Only a batch that the client itself has sent is a CORRUPT_MESSAGE.
 
 An error about the request has its own text. Errors about files, stores and leaders name paths and addresses of the
-server: the log has those, and a client gets the text of the code.
+server: the log has those, and a client gets the text of the code. `ApiError` has the code and the text of a part of a
+response, such as that of one topic.
+
+Strangers, or all clients at once, can cause errors at will: a `BoundedLog` writes a bounded number of lines a second,
+and counts in the next line what it left out, so that the disk does not fill up.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafkalog import errors
 from pyspark_kafkalog.object_store.store import ObjectStoreError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.server.security.bounded_log import BoundedLog
 from pyspark_kafkalog.storage.log.leader_append import REQUEST
+from pyspark_kafkalog.units import SECOND_MS
+
+_LINES_A_SECOND: Final = 20
+
+
+class BoundedLog:
+    """Writes at most so many lines a second to `log`. Used in one thread."""
+
+    def __init__(
+        self, log: logging.Logger, monotonic_ms: Callable[[], int], *, lines_a_second: int = _LINES_A_SECOND
+    ) -> None:
+        self._log = log
+        self._monotonic_ms = monotonic_ms
+        self._lines_a_second = lines_a_second
+        self._second = -1
+        self._written = 0
+        self._left_out = 0
+
+    def info(self, message: str, *values: object) -> None:
+        """Log the message, unless there were too many in this second."""
+        self._write(logging.INFO, message, values)
+
+    def warning(self, message: str, *values: object) -> None:
+        """The same, as a warning."""
+        self._write(logging.WARNING, message, values)
+
+    def _write(self, level: int, message: str, values: tuple[object, ...]) -> None:
+        second = self._monotonic_ms() // SECOND_MS
+        if second != self._second:
+            self._second, self._written = second, 0
+        if self._written >= self._lines_a_second:
+            self._left_out += 1
+            return
+        self._written += 1
+        if self._left_out:
+            message += f" ({self._left_out} lines before this one were left out)"
+            self._left_out = 0
+        self._log.log(level, message, *values)
+
 
 _CODES: Final[Mapping[type[BaseException], ErrorCode]] = {
     errors.AuthorizationError: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
@@ -116,3 +159,21 @@ def text_for_client(error: BaseException, *, is_logged: bool = False) -> str:
     if not is_logged and not isinstance(error, errors.UnknownTopicError):
         _WITHHELD.warning("a part of a request failed: %s", error)
     return error_code_of(error).message
+
+
+@dataclass(frozen=True, slots=True)
+class ApiError:
+    """The error fields of a part of a response."""
+
+    code: ErrorCode
+    message: str | None
+
+    @classmethod
+    def of(cls, error: BaseException | None) -> ApiError:
+        """The fields for an error; None stands for success."""
+        if error is None:
+            return SUCCESS
+        return cls(error_code_of(error), text_for_client(error))
+
+
+SUCCESS: Final = ApiError(ErrorCode.NONE, None)

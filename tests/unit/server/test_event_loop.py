@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafkalog.server.connections.eager import Eager
-from pyspark_kafkalog.server.prompt_future import PromptFuture
+from pyspark_kafkalog.server.event_loop import Eager, PromptFuture
 
 
 async def ends(ended: list[Any], coroutine: Coroutine[Any, Any, str]) -> Eager[str]:

@@ -26,8 +26,7 @@ from typing import Any, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.metadata.messages.pieces import Piece
-from pyspark_kafkalog.server.security.authentication.distinguished_name import subject_name
-from pyspark_kafkalog.server.security.authentication.principal_mapping import DEFAULT_RULES
+from pyspark_kafkalog.server.security.certificates import DEFAULT_RULES, subject_name
 from pyspark_kafkalog.server.sending import (
     IDLE_MAX_S,
     FileSlice,

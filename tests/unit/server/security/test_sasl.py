@@ -15,8 +15,8 @@ from pyspark_kafkalog.errors import AuthenticationError, UnsupportedMechanismErr
 from pyspark_kafkalog.metadata.access.scram import ScramMechanism, credential_of
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.context import ANONYMOUS, Session
-from pyspark_kafkalog.server.security.authentication.sasl import PLAIN, SaslAuthenticator, SaslSettings, parse_plain
-from pyspark_kafkalog.server.security.authentication.scram import Credentials
+from pyspark_kafkalog.server.security.sasl import PLAIN, SaslAuthenticator, SaslSettings, parse_plain
+from pyspark_kafkalog.server.security.scram import Credentials
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
 ANN_PLAIN = b"\0ann\0secret"
