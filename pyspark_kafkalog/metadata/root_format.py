@@ -47,7 +47,7 @@ OBJECT_MARKER: Final = b"version=%d\nstore=object\n" % OBJECT_FORMAT_VERSION
 
 METADATA_DIR: Final = f"{CLUSTER_METADATA_TOPIC}-0"
 FORMAT_MARKER: Final = "kafkalog-format"
-#: In an object store, where servers of the root show that they are alive (server/cluster/heartbeats.py).
+#: In an object store, where servers of the root show that they are alive (server/cluster.py).
 SERVERS_FOLDER: Final = "servers"
 
 #: The content of the marker while an export creates the root as a copy of another.

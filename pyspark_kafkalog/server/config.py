@@ -98,7 +98,7 @@ class ServerConfig:
     """`advertised` is what Metadata tells clients, `listen` with the port found if None.
 
     `status` is where metrics and health are served over HTTP. `shared` is a second address, which other processes
-    listen on too (process/workers.py). `node_id` is the broker id, made from the advertised address if None. `flush`:
+    listen on too (workers.py). `node_id` is the broker id, made from the advertised address if None. `flush`:
     "fsync" answers a write when it is on disk, "os" when the operating system has it, which is what Kafka does.
 
     `request_max_bytes` is Kafka's socket.request.max.bytes, `queued_max_bytes` (queued.max.request.bytes) the limit of

@@ -1,4 +1,4 @@
-"""Tables of the handlers of APIs, one for each part of the server; process/assembly.py makes the table of a role.
+"""Tables of the handlers of APIs, one for each part of the server; run.py makes the table of a role.
 
 Only the handler of ApiVersions is missing here, since it names all others. The body of a handler's request is the
 message of its API.
@@ -12,24 +12,29 @@ from typing import Final, TypeAlias
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.reads import root_partitions
-from pyspark_kafkalog.server.admin.alter_configs import handle_alter_configs, handle_incremental_alter_configs
 from pyspark_kafkalog.server.admin.cluster import (
     handle_describe_cluster,
+    handle_describe_quorum,
     handle_describe_topic_partitions,
     handle_list_config_resources,
+    handle_update_features,
 )
-from pyspark_kafkalog.server.admin.delete_records import handle_delete_records
-from pyspark_kafkalog.server.admin.describe_configs import handle_describe_configs
-from pyspark_kafkalog.server.admin.log_dirs import handle_alter_replica_log_dirs, handle_describe_log_dirs
-from pyspark_kafkalog.server.admin.quorum import handle_describe_quorum, handle_update_features
+from pyspark_kafkalog.server.admin.configs import (
+    handle_alter_configs,
+    handle_describe_configs,
+    handle_incremental_alter_configs,
+)
 from pyspark_kafkalog.server.admin.replicas import (
     handle_alter_partition_reassignments,
+    handle_alter_replica_log_dirs,
+    handle_describe_log_dirs,
     handle_elect_leaders,
     handle_list_partition_reassignments,
 )
 from pyspark_kafkalog.server.admin.topics import (
     handle_create_partitions,
     handle_create_topics,
+    handle_delete_records,
     handle_delete_topics,
 )
 from pyspark_kafkalog.server.context import Handler
@@ -37,13 +42,12 @@ from pyspark_kafkalog.server.groups import describing as groups
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.membership import MembershipHandlers
 from pyspark_kafkalog.server.groups.offsets import OffsetHandlers, TransactionalCommits
-from pyspark_kafkalog.server.metadata.find_coordinator import handle_find_coordinator
-from pyspark_kafkalog.server.metadata.topics import handle_metadata
+from pyspark_kafkalog.server.metadata import handle_find_coordinator, handle_metadata
+from pyspark_kafkalog.server.produce import produce_handler, refuse_produce, refuse_producer_id
 from pyspark_kafkalog.server.reads.fetch import Fetches
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions
-from pyspark_kafkalog.server.reads.leader_epochs import EpochEnds
-from pyspark_kafkalog.server.reads.list_offsets import OffsetLists
 from pyspark_kafkalog.server.reads.log_slices import LogSlices
+from pyspark_kafkalog.server.reads.offsets import EpochEnds, OffsetLists
 from pyspark_kafkalog.server.security.acls import AclGuard, AclHandlers
 from pyspark_kafkalog.server.security.quotas import handle_alter_client_quotas, handle_describe_client_quotas
 from pyspark_kafkalog.server.security.sasl import SaslAuthenticator, SaslHandlers
@@ -51,10 +55,8 @@ from pyspark_kafkalog.server.security.scram import handle_alter_credentials, han
 from pyspark_kafkalog.server.transactions import describing as transactions
 from pyspark_kafkalog.server.transactions import offsets as transactional_offsets
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
-from pyspark_kafkalog.server.transactions.gate import TransactionGate
 from pyspark_kafkalog.server.transactions.producing import ProducerHandlers
-from pyspark_kafkalog.server.writes.produce import produce_handler
-from pyspark_kafkalog.server.writes.read_only import refuse_produce, refuse_producer_id
+from pyspark_kafkalog.server.transactions.units import TransactionGate
 
 Handlers: TypeAlias = Mapping[ApiKey, Handler]
 

@@ -34,7 +34,6 @@ from pyspark_kafkalog.maintenance.jobs.tasks import ending_signals
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.server.security.certificates import DEFAULT_RULES
 from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
-from pyspark_kafkalog.server.security.connection_policy import ConnectionSettings
 from pyspark_kafkalog.tools.command import UsageError, add_path_or_remote_storage, add_read_to_log_end, one_line
 from pyspark_kafkalog.tools.running import add_log_format, open_log_dir, set_up_log
 
@@ -145,7 +144,7 @@ def run(options: argparse.Namespace) -> int:
             root = _root(options, shared)  # a worker would end for its error again and again
         if shared.open_host is not None:
             shared.check(root)
-        from pyspark_kafkalog.server.process.workers import supervise
+        from pyspark_kafkalog.server.workers import supervise
 
         supervise(options.workers, listen, partial(_worker_command, has_fixed_ports=listen.port > 0))
         return 0
@@ -180,7 +179,7 @@ def _naming_read_only(options: argparse.Namespace) -> Iterator[None]:
 
 def _security(options: argparse.Namespace) -> SecuritySettings:
     """The security that the options ask for. Raises UsageError."""
-    from pyspark_kafkalog.server.config import SecuritySettings
+    from pyspark_kafkalog.server.config import ConnectionSettings, SecuritySettings
     from pyspark_kafkalog.server.security.sasl import SaslSettings
 
     tls = None

@@ -41,7 +41,7 @@ from pyspark_kafkalog.record.header import (
 from pyspark_kafkalog.record.reference import decode_batch, encode_varint, iterate_batch, seal
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.server.groups.assignors import ASSIGNORS, AssignedMember
-from pyspark_kafkalog.server.metadata.known_topics import RootTopics
+from pyspark_kafkalog.server.metadata import RootTopics
 from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.units import INT32_MAX, MIB

@@ -1,12 +1,18 @@
-"""CreateTopics, DeleteTopics and CreatePartitions: each makes one commit for all topics that can be changed.
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords, and the quota of a client for changes of topics.
 
-Every topic has its own answer; one that is refused does not hold up the others. A topic can be used when the request is
-answered. There are no replicas here: any replication factor and any assignment of replicas is accepted if a broker
-could accept its form, and the answer has the replication factor 1. The time limit of a request is not used: a commit
-takes as long as it takes.
+Each request makes one commit for all topics, or partitions, that can be changed. Every topic has its own answer; one
+that is refused does not hold up the others. A topic can be used when the request is answered. There are no replicas
+here: any replication factor and any assignment of replicas is accepted if a broker could accept its form, and the
+answer has the replication factor 1. The time limit of a request is not used: a commit takes as long as it takes.
 
-Source of the rules: kafka.server.ControllerApis, org.apache.kafka.controller.ReplicationControlManager; KIP-464,
-KIP-516, KIP-525, KIP-599.
+The quota is controller_mutation_rate: partitions created or deleted a second. A request of a version that knows the
+error THROTTLING_QUOTA_EXCEEDED gets it for each topic that comes when the quota is used up; a topic that begins within
+the quota may exceed it, and the next ones wait until that is made up for. A request of an earlier version is carried
+out, and its client is throttled. A topic that could not be changed is not counted. Quotas are kept in memory alone: a
+restart forgets what a client has used.
+
+Source of the rules: kafka.server.ControllerApis, org.apache.kafka.controller.ReplicationControlManager,
+kafka.server.ControllerMutationQuotaManager; KIP-464, KIP-516, KIP-525, KIP-599.
 """
 
 from __future__ import annotations
@@ -18,11 +24,20 @@ from typing import Final
 
 from pyspark_kafkalog.config.entries import topic_entries
 from pyspark_kafkalog.errors import InvalidConfigError, InvalidPartitionsError, TopicExistsError
+from pyspark_kafkalog.maintenance.retention.delete_records import move_to
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.access.client_quotas import CONTROLLER_MUTATION_RATE
 from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
+from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.protocol.messages.records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
 from pyspark_kafkalog.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -38,11 +53,46 @@ from pyspark_kafkalog.protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 from pyspark_kafkalog.root import admin
+from pyspark_kafkalog.root.commit.log_starts import MovedLogStart
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.server.admin.mutation_quota import MutationQuota
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext, why_read_only
+from pyspark_kafkalog.server.event_loop import Turn, in_turns
 from pyspark_kafkalog.server.request_errors import ApiError, RequestError
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
+
+_KNOWS_ERROR_FROM: Final[Mapping[int, int]] = {
+    ApiKey.CREATE_TOPICS: 6,
+    ApiKey.DELETE_TOPICS: 5,
+    ApiKey.CREATE_PARTITIONS: 3,
+}
+
+
+class MutationQuota:
+    """The quota as one request uses it. Used in the event loop's thread."""
+
+    def __init__(self, context: ServerContext, request: AnyRequest) -> None:
+        self._quotas, self._session, self._client_id = context.quotas, request.session, request.client_id
+        self._knows_error = request.api_version >= _KNOWS_ERROR_FROM[request.api_key]
+        self._taken: dict[str, int] = {}
+        #: The throttle_time_ms of the answer.
+        self.throttle_ms = 0
+
+    def why_not(self, topic: str, partitions: int) -> RequestError | None:
+        """Charge the topic's partitions; why it must wait, if it must."""
+        charge = self._quotas.admit if self._knows_error else self._quotas.throttle
+        throttle_ms = charge(self._session, self._client_id, CONTROLLER_MUTATION_RATE, partitions)
+        self.throttle_ms = max(self.throttle_ms, throttle_ms)
+        if throttle_ms and self._knows_error:
+            return RequestError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        self._taken[topic] = partitions
+        return None
+
+    def not_changed(self, topic: str) -> None:
+        """Count the topic no longer: its change has failed."""
+        partitions = self._taken.pop(topic, 0)
+        if partitions:
+            self._quotas.give_back(self._session, self._client_id, CONTROLLER_MUTATION_RATE, partitions)
+
 
 #: Stands for num.partitions, and for default.replication.factor.
 _DEFAULT: Final = -1
@@ -438,3 +488,48 @@ def _partitions_of(image: MetadataImage, names: Iterable[str | None]) -> frozens
 
 def _duplicates(names: Iterable[str]) -> Collection[str]:
     return {name for name, count in Counter(names).items() if count > 1}
+
+
+_NO_LOW_WATERMARK: Final = -1
+
+
+async def handle_delete_records(
+    context: ServerContext, request: Request[DeleteRecordsRequest]
+) -> DeleteRecordsResponse:
+    body = request.body
+    results: dict[TopicPartition, MovedLogStart] = {}
+    offsets: dict[TopicPartition, int] = {}
+    read_only = why_read_only(context)
+    turn = Turn()
+    for topic in body.topics:
+        may_delete = context.guard.allows(request.session, AclOperation.DELETE, ResourceType.TOPIC, topic.name)
+        denied = None if may_delete else RequestError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        for partition in topic.partitions:
+            await turn.step()
+            topic_partition = TopicPartition(topic.name, partition.partition_index)
+            error = denied or read_only
+            if error is None:
+                offsets[topic_partition] = partition.offset
+            else:
+                results[topic_partition] = MovedLogStart(topic_partition=topic_partition, error=error)
+    native = context.native
+    if native is not None and offsets:
+        results |= await context.run(lambda: move_to(native, offsets))
+        context.waiters.notify(frozenset(offsets))
+    topics: dict[str, list[DeleteRecordsPartitionResult]] = {}
+    async for topic_partition, each in in_turns(results.items()):
+        topics.setdefault(topic_partition.topic, []).append(_result(each))
+    return DeleteRecordsResponse(
+        topics=tuple(
+            DeleteRecordsTopicResult(name=name, partitions=tuple(partitions)) for name, partitions in topics.items()
+        )
+    )
+
+
+def _result(moved: MovedLogStart) -> DeleteRecordsPartitionResult:
+    state = moved.after
+    return DeleteRecordsPartitionResult(
+        partition_index=moved.topic_partition.partition,
+        low_watermark=_NO_LOW_WATERMARK if state is None else state.log_start_offset,
+        error_code=ApiError.of(moved.error).code,
+    )

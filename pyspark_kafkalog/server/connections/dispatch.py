@@ -33,7 +33,7 @@ from pyspark_kafkalog.protocol.headers import REQUEST_ELEMENTS_MAX, ParsedReques
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext, Session
 from pyspark_kafkalog.server.event_loop import RequestTime, Timed
-from pyspark_kafkalog.server.metadata.api_versions import unsupported_version
+from pyspark_kafkalog.server.metadata import unsupported_version
 from pyspark_kafkalog.server.request_errors import error_code_of, text_for_client
 from pyspark_kafkalog.server.roles import Roles
 from pyspark_kafkalog.server.security.connection_policy import Gate

@@ -1,50 +1,175 @@
-"""The groups that this server coordinates: their partitions, loaded when they are asked for, and their timers.
+"""The groups that this server coordinates: the partitions with them, their timers, and their expired offsets.
 
 Which server coordinates a partition of `__consumer_offsets` is what FindCoordinator says. That is routing, not a lock:
 two servers may believe it for a while, and what they write is checked in the commit (`shard`). A server that learns
 that another one coordinates a partition answers NOT_COORDINATOR, and drops what waits. The first request for a
 partition loads it; its groups continue as their records say, and all members have a whole session to send a heartbeat.
 
-One task runs all timers. If they run much later than they were due, the process was stopped: members may have sent
+One task runs all timers. A key has one timer at most: scheduling it again replaces it, which costs a heap entry, as
+heartbeats do all the time. If timers run much later than they were due, the process was stopped: members may have sent
 their heartbeats to another server, so no member is expired; all partitions are dropped, and loaded again on demand.
 
-Source of the rules: org.apache.kafka.coordinator.common.runtime.CoordinatorRuntime.
+From time to time offsets that are too old are deleted, and groups without members and offsets. Offsets of topics that
+were deleted count as too old. A broker deletes them with the topic; here they count no more from then on, and this
+removes them. One commit has what expires of many groups, as far as it can be planned in a moment. The rules are those
+of `groups.offsets_topic`. A classic group is left alone while it rebalances, and its machine is closed when its records
+are gone. A group that was made by a request, and has no record, is dropped too. Offsets that a read-only server has
+taken over from its log live on from that time: the log may not have been served for months.
+
+Source of the rules: org.apache.kafka.coordinator.common.runtime.CoordinatorRuntime,
+org.apache.kafka.coordinator.group.GroupCoordinatorShard.cleanupGroupMetadata.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, UnsupportedFormatError
-from pyspark_kafkalog.groups.classic_group import classic_key, classic_value
+from pyspark_kafkalog.groups.classic_group import ClassicState, classic_key, classic_value
 from pyspark_kafkalog.groups.consumer_group import (
     ConsumerGroup,
     ConsumerMember,
     MemberState,
     encoded,
 )
-from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
-from pyspark_kafkalog.groups.offsets_topic import ensure_offsets_topic
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, OffsetAndMetadata
+from pyspark_kafkalog.groups.offsets_topic import ensure_offsets_topic, find_expired
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.event_loop import in_turns
 from pyspark_kafkalog.server.groups.classic import ClassicHost, TimerKey
-from pyspark_kafkalog.server.groups.expiry import expire_groups
 from pyspark_kafkalog.server.groups.heartbeat import without
 from pyspark_kafkalog.server.groups.local_shard import LocalShard, OwnGroups
 from pyspark_kafkalog.server.groups.migration import downgraded
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
-from pyspark_kafkalog.server.groups.timers import Timers
-from pyspark_kafkalog.server.metadata.find_coordinator import offsets_partitions_count, partition_of_group
-from pyspark_kafkalog.server.metadata.known_topics import known_topics
+from pyspark_kafkalog.server.metadata import known_topics, offsets_partitions_count, partition_of_group
 from pyspark_kafkalog.server.request_errors import RequestError
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import MINUTE_MS
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.server.context import ServerContext
+
+_STALE_KEPT: Final = 1000
+
+
+class Timers:
+    """Callbacks by key, each at its time in ms of the owner's monotonic clock."""
+
+    def __init__(self, monotonic_ms: Callable[[], int], *, on_earlier: Callable[[], None] = lambda: None) -> None:
+        """`on_earlier` is called when the next due time moves to an earlier one."""
+        self._now_ms = monotonic_ms
+        self._on_earlier = on_earlier
+        self._heap: list[tuple[int, int, Hashable]] = []
+        self._live: dict[Hashable, tuple[int, int, Callable[[], None]]] = {}
+        self._count = 0
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._live
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def schedule(self, key: Hashable, delay_ms: int, callback: Callable[[], None]) -> None:
+        """Call `callback` in `delay_ms`, instead of what the key was scheduled for."""
+        due_ms = self._now_ms() + max(delay_ms, 0)
+        self._count += 1
+        self._live[key] = (due_ms, self._count, callback)
+        is_earlier = not self._heap or due_ms < self._heap[0][0]
+        heapq.heappush(self._heap, (due_ms, self._count, key))
+        if len(self._heap) > 2 * len(self._live) + _STALE_KEPT:
+            self._heap = [(due, count, each) for each, (due, count, _) in self._live.items()]
+            heapq.heapify(self._heap)
+        if is_earlier:
+            self._on_earlier()
+
+    def cancel(self, key: Hashable) -> None:
+        self._live.pop(key, None)
+
+    def next_due_ms(self) -> int | None:
+        """When `run_due` has something to do; None: nothing is scheduled."""
+        while self._heap and self._is_stale(self._heap[0]):
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def run_due(self) -> None:
+        """Call all that is due now, in the order of their times."""
+        now_ms = self._now_ms()
+        while (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
+            _, _, key = heapq.heappop(self._heap)
+            _, _, callback = self._live.pop(key)
+            callback()
+
+    def _is_stale(self, entry: tuple[int, int, Hashable]) -> bool:
+        live = self._live.get(entry[2])
+        return live is None or live[1] != entry[1]
+
+
+#: Records of the groups of one commit: each is planned again for it, while others wait.
+_RECORDS_TOGETHER: Final = 500
+_SETTLED: Final = (ClassicState.EMPTY, ClassicState.STABLE)
+
+
+async def expire_groups(context: ServerContext, shard: Shard) -> None:
+    """Delete what has expired of all groups. Raises RequestError."""
+    due: list[tuple[str, Callable[[], Planned]]] = []
+    records_count = 0
+    async for group_id in in_turns(shard.expiring_groups()):
+        plan = _plan_expiry(context, shard, group_id)
+        planned = plan()
+        if not planned.changes and not planned.result:
+            continue
+        due.append((group_id, plan))
+        records_count += 1 + len(shard.log.records(group_id))
+        if records_count >= _RECORDS_TOGETHER:
+            await _write_together(shard, due)
+            due, records_count = [], 0
+    await _write_together(shard, due)
+
+
+async def _write_together(shard: Shard, due: Sequence[tuple[str, Callable[[], Planned]]]) -> None:
+    """Writes that are begun together have one commit."""
+    await asyncio.gather(*(shard.write(group_id, plan, is_exclusive=True) for group_id, plan in due))
+
+
+def _plan_expiry(context: ServerContext, shard: Shard, group_id: str) -> Callable[[], Planned]:
+    """The write that deletes what has expired of the group; its result is whether nothing is left of it."""
+
+    def plan() -> Planned:
+        machine = shard.classics.get(group_id)
+        if machine is not None and (machine.group.state not in _SETTLED or machine.group.pending_joins):
+            return Planned({})
+        records = shard.log.records(group_id)
+        topics = known_topics(context)
+
+        def is_current(topic_partition: TopicPartition, committed: OffsetAndMetadata, key: bytes) -> bool:
+            written_at = shard.log.written_at(key)
+            topic = topic_partition.topic
+            return topics.has_committed(topic, committed.topic_id, written_at) or topics.is_elsewhere(topic, written_at)
+
+        now_ms = context.clock()
+        older_than_ms = now_ms - context.broker_config().offsets_retention_minutes * MINUTE_MS
+        if shard.kept_since_ms(group_id) > older_than_ms:
+            older_than_ms = 0
+        found = find_expired(
+            shard.log, shard.recorded(group_id), is_current, older_than_ms=older_than_ms, now_ms=now_ms
+        )
+        is_unused = len(found.keys) == len(records) and not shard.log.pending_keys(group_id)
+        is_gone = is_unused and (machine is None or machine.group.state is ClassicState.EMPTY)
+        return Planned(
+            dict.fromkeys(found.keys),
+            is_gone,
+            done=lambda: shard.close_classic(group_id, ErrorCode.UNKNOWN_MEMBER_ID) if is_gone else None,
+        )
+
+    return plan
+
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from pyspark_kafkalog.server.event_loop import in_turns
 from pyspark_kafkalog.server.groups.assignors import ASSIGNORS
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
-from pyspark_kafkalog.server.metadata.known_topics import KnownTopics, known_topics
+from pyspark_kafkalog.server.metadata import KnownTopics, known_topics
 from pyspark_kafkalog.server.request_errors import RequestError
 from pyspark_kafkalog.server.security.acls import authorized_operations
 

@@ -7,8 +7,8 @@
 
 Nothing is written, unless the root comes to take writes while the server runs: `OwnGroups.changes` says what brings the
 log to where the groups are here. The end of the process loses what was committed here; clients then continue as of the
-log again. Offsets expire as in a log (`expiry.py`), those that were taken over no sooner than offsets.retention.minutes
-later.
+log again. Offsets expire as in a log (coordinator.py), those that were taken over no sooner than
+offsets.retention.minutes later.
 
 All partitions of `__consumer_offsets` are one shard: a broker's directory may hold only some of them, so that a group's
 own one cannot be told. A partition that cannot be read is logged, and its groups begin without offsets. Open

@@ -41,7 +41,7 @@ from pyspark_kafkalog.server.groups.classic import ClassicProtocol, JoinRequest,
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
 from pyspark_kafkalog.server.groups.subscribed_regexes import NOTHING_RESOLVED, SubscribedRegexes
-from pyspark_kafkalog.server.metadata.known_topics import known_topics
+from pyspark_kafkalog.server.metadata import known_topics
 from pyspark_kafkalog.server.request_errors import RequestError
 
 _LOG: Final = logging.getLogger(__name__)

@@ -43,7 +43,7 @@ from pyspark_kafkalog.server.groups.heartbeat import (
     target_epoch_record,
     target_record,
 )
-from pyspark_kafkalog.server.metadata.known_topics import KnownTopics
+from pyspark_kafkalog.server.metadata import KnownTopics
 from pyspark_kafkalog.server.request_errors import RequestError
 
 _UPGRADES: Final = ("bidirectional", "upgrade")

@@ -37,7 +37,7 @@ from pyspark_kafkalog.server.context import Request, ServerContext, Session
 from pyspark_kafkalog.server.event_loop import Turn, in_turns
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
-from pyspark_kafkalog.server.metadata.known_topics import know_partitions, known_topics, with_names
+from pyspark_kafkalog.server.metadata import know_partitions, known_topics, with_names
 from pyspark_kafkalog.server.request_errors import RequestError
 from pyspark_kafkalog.storage.names import TopicPartition
 

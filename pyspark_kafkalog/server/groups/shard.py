@@ -39,7 +39,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.root.commit.changes import AppendOrigin, CommitUnit, LeaderAppend
 from pyspark_kafkalog.server.groups.classic import ClassicHost, ClassicLimits, ClassicProtocol
-from pyspark_kafkalog.server.metadata.known_topics import ImageTopics
+from pyspark_kafkalog.server.metadata import ImageTopics
 from pyspark_kafkalog.server.request_errors import RequestError
 from pyspark_kafkalog.storage.names import TopicPartition
 

@@ -29,7 +29,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
 from pyspark_kafkalog.server.context import AnyRequest, ServerContext
 from pyspark_kafkalog.server.event_loop import in_turns
-from pyspark_kafkalog.server.metadata.known_topics import known_topics
+from pyspark_kafkalog.server.metadata import known_topics
 from pyspark_kafkalog.server.request_errors import RequestError
 
 _LOG: Final = logging.getLogger(__name__)

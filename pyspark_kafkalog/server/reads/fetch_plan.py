@@ -35,7 +35,7 @@ from pyspark_kafkalog.server.context import RecordMemory, ServerContext
 from pyspark_kafkalog.server.event_loop import Turn
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSession, SessionPartition
 from pyspark_kafkalog.server.reads.log_slices import REMOTE_BYTES_MAX, LogSlices
-from pyspark_kafkalog.server.reads.partitions import epoch_error, error_code, run_with
+from pyspark_kafkalog.server.reads.offsets import epoch_error, error_code, run_with
 from pyspark_kafkalog.server.reads.segment_slices import Limits, Slice, nothing
 from pyspark_kafkalog.server.sending import FileSlice
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry

@@ -26,10 +26,13 @@ from pyspark_kafkalog.record.header import TRANSACTIONAL_MASK
 from pyspark_kafkalog.record.kernels.scan import walk_headers
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.server.reads.segment_files import OpenSegment, Positions, RecentlyUsed, SegmentFiles
 from pyspark_kafkalog.server.reads.segment_slices import (
     Limits,
+    OpenSegment,
+    Positions,
     Read,
+    RecentlyUsed,
+    SegmentFiles,
     SegmentSlicer,
     Slice,
     nothing,

@@ -5,9 +5,8 @@ about any id, and the order of commits counts. An id with its transitions, the e
 partition's ids are in root/transactions. In reading order:
 
 - decisions: what each request does to an id, and the markers that follow: pure functions
-- units: a decision as one unit of a commit
+- units: a decision as one unit of a commit; the batches of transactional producers
 - coordinator: the service: units for requests, producer ids, and the sweep of timed-out transactions and expired ids
-- gate: the batches of transactional producers
 - offsets: offsets of a group in a transaction
 - producing: the handlers of a producer's requests
 - describing: the handlers of tools: list, describe, markers

@@ -36,7 +36,7 @@ from pyspark_kafkalog.root.transactions.open_transactions import producers_of
 from pyspark_kafkalog.root.transactions.state_log import StateLog, removals
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
 from pyspark_kafkalog.server.context import Committer, ServerContext
-from pyspark_kafkalog.server.metadata.find_coordinator import partition_of_transactional_id
+from pyspark_kafkalog.server.metadata import partition_of_transactional_id
 from pyspark_kafkalog.server.transactions.decisions import Decision, NeedsProducerIdError, sweep
 from pyspark_kafkalog.server.transactions.units import DecideAt, StateLogs, TransactionUnit
 from pyspark_kafkalog.storage.names import TopicPartition

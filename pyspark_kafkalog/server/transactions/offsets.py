@@ -48,9 +48,8 @@ from pyspark_kafkalog.server.groups.offsets import (
 )
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
-from pyspark_kafkalog.server.transactions.gate import joining_unit
 from pyspark_kafkalog.server.transactions.producing import decided, may_write_as, offsets_partition
-from pyspark_kafkalog.server.transactions.units import OutdatedDecisionError
+from pyspark_kafkalog.server.transactions.units import OutdatedDecisionError, joining_unit
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _ADDS_PARTITION_FROM: Final = 5

@@ -39,8 +39,7 @@ from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from pyspark_kafkalog.root.transactions.metadata import TV0, TV2
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
 from pyspark_kafkalog.server.event_loop import gather_in_turns, in_turns
-from pyspark_kafkalog.server.metadata.find_coordinator import partition_of_group
-from pyspark_kafkalog.server.metadata.known_topics import know_partitions
+from pyspark_kafkalog.server.metadata import know_partitions, partition_of_group
 from pyspark_kafkalog.server.request_errors import RequestError
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import (

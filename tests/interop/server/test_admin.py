@@ -51,8 +51,7 @@ from pyspark_kafkalog.protocol.messages.topics import (
     IncrementalAlterConfigsRequestAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
-from pyspark_kafkalog.server.admin.alter_configs import Operation
-from pyspark_kafkalog.server.admin.config_resources import ConfigResourceType
+from pyspark_kafkalog.server.admin.configs import ConfigResourceType, Operation
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.run import serve
 

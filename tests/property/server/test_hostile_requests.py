@@ -15,8 +15,8 @@ from tiers import SEED, examples
 
 from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.messages.cluster import ApiVersionsRequest
-from pyspark_kafkalog.server.process import assembly
-from pyspark_kafkalog.server.process.metrics import ServerMetrics
+from pyspark_kafkalog.server import run
+from pyspark_kafkalog.server.metrics import ServerMetrics
 from pyspark_kafkalog.server.run import serve
 
 
@@ -27,7 +27,7 @@ def test_no_request_is_a_defect_and_the_server_serves_on(
     print(f"KAFKALOG_SEED={SEED}")
     source = random.Random(SEED)
     metrics = ServerMetrics()
-    monkeypatch.setattr(assembly, "ServerMetrics", lambda: metrics)
+    monkeypatch.setattr(run, "ServerMetrics", lambda: metrics)
     with caplog.at_level(logging.ERROR), serve(tmp_path / "root") as bootstrap:
         port = int(bootstrap.rpartition(":")[2])
         for _ in range(examples(1500)):

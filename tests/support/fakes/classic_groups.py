@@ -8,7 +8,7 @@ from pyspark_kafkalog.groups.classic_group import ClassicGroup, JoinAnswer, Sync
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.groups.classic import ClassicLimits, ClassicProtocol, JoinRequest, SyncRequest, TimerKey
-from pyspark_kafkalog.server.groups.timers import Timers
+from pyspark_kafkalog.server.groups.coordinator import Timers
 
 
 class VirtualHost:

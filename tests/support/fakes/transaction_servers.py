@@ -43,7 +43,7 @@ from pyspark_kafkalog.server.handlers import transaction_handlers
 from pyspark_kafkalog.server.request_errors import RequestError
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
-from pyspark_kafkalog.server.transactions.gate import TransactionGate
+from pyspark_kafkalog.server.transactions.units import TransactionGate
 from pyspark_kafkalog.storage.names import TopicPartition
 
 T = TypeVar("T")

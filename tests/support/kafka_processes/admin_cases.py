@@ -61,7 +61,7 @@ from pyspark_kafkalog.protocol.messages.topics import (
     IncrementalAlterConfigsRequestAlterableConfig,
     IncrementalAlterConfigsRequestAlterConfigsResource,
 )
-from pyspark_kafkalog.server.admin.config_resources import ConfigResourceType
+from pyspark_kafkalog.server.admin.configs import ConfigResourceType
 
 _TOPIC, _BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)

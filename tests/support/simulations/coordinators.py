@@ -39,15 +39,14 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets, transactions
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.server.cluster.heartbeats import HeartbeatFiles, HeartbeatObjects
-from pyspark_kafkalog.server.cluster.membership import ClusterOfServers
+from pyspark_kafkalog.server.cluster import ClusterOfServers, HeartbeatFiles, HeartbeatObjects
 from pyspark_kafkalog.server.context import Node, Request, ServerContext
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.offsets import TransactionalCommits
 from pyspark_kafkalog.server.handlers import METADATA_HANDLERS, group_handlers, transaction_handlers
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
-from pyspark_kafkalog.server.transactions.gate import TransactionGate
+from pyspark_kafkalog.server.transactions.units import TransactionGate
 from simulations.event_loops import LateExecutor, SimulatedLoop, SimulatedTime
 
 GROUP: Final = "g"

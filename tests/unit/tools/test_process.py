@@ -20,7 +20,8 @@ from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import locks_at_once
 from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
 from pyspark_kafkalog.root.commit.open_logs import OPEN_LOGS
-from pyspark_kafkalog.server.security.connection_policy import ConnectionLimits, ConnectionSettings
+from pyspark_kafkalog.server.config import ConnectionSettings
+from pyspark_kafkalog.server.security.connection_policy import ConnectionLimits
 from pyspark_kafkalog.storage import filesystem
 from pyspark_kafkalog.storage.filesystem import raise_descriptor_limit, share_of_descriptors
 from pyspark_kafkalog.tools import serve

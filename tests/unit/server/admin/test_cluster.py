@@ -54,7 +54,7 @@ from pyspark_kafkalog.protocol.messages.replicas import (
     ReassignableTopic,
     TopicPartitions,
 )
-from pyspark_kafkalog.server.admin.config_resources import ConfigResourceType
+from pyspark_kafkalog.server.admin.configs import ConfigResourceType
 
 CLUSTER = ResourceType.CLUSTER, CLUSTER_NAME
 

@@ -35,8 +35,7 @@ from pyspark_kafkalog.protocol.messages.topics import (
     IncrementalAlterConfigsResponse,
 )
 from pyspark_kafkalog.root.admin import broker_config_record
-from pyspark_kafkalog.server.admin.alter_configs import Operation
-from pyspark_kafkalog.server.admin.config_resources import ConfigResourceType
+from pyspark_kafkalog.server.admin.configs import ConfigResourceType, Operation
 
 TOPIC, BROKER, GROUP = ConfigResourceType.TOPIC, ConfigResourceType.BROKER, ConfigResourceType.GROUP
 SET, DELETE, APPEND, SUBTRACT = Operation

@@ -22,7 +22,7 @@ from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets
 from pyspark_kafkalog.server.groups import subscribed_regexes
-from pyspark_kafkalog.server.groups.expiry import expire_groups
+from pyspark_kafkalog.server.groups.coordinator import expire_groups
 from pyspark_kafkalog.server.groups.shard import Planned
 from pyspark_kafkalog.server.groups.subscribed_regexes import SubscribedRegexes
 from pyspark_kafkalog.server.request_errors import RequestError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark_kafkalog.server.groups.timers import Timers
+from pyspark_kafkalog.server.groups.coordinator import Timers
 
 
 def test_due_timers_run_in_order_and_replaced_or_cancelled_ones_do_not() -> None:

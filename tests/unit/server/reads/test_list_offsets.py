@@ -32,7 +32,7 @@ from pyspark_kafkalog.protocol.messages.records import (
     OffsetForLeaderTopic,
 )
 from pyspark_kafkalog.root.leader_epochs import UNDEFINED, end_of_epoch, epoch_at
-from pyspark_kafkalog.server.reads.list_offsets import (
+from pyspark_kafkalog.server.reads.offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,

@@ -24,8 +24,7 @@ from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.reads import segment_slices
 from pyspark_kafkalog.server.reads.log_slices import LogSlices
-from pyspark_kafkalog.server.reads.segment_files import RecentlyUsed, SegmentFiles
-from pyspark_kafkalog.server.reads.segment_slices import Limits, Slice
+from pyspark_kafkalog.server.reads.segment_slices import Limits, RecentlyUsed, SegmentFiles, Slice
 from pyspark_kafkalog.server.sending import FileSlice
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TopicPartition, segment_file
 

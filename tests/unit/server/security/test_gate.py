@@ -30,10 +30,9 @@ from pyspark_kafkalog.metadata.access.acl import (
 from pyspark_kafkalog.metadata.access.client_quotas import IP, USER, alter_quotas, quota_entity
 from pyspark_kafkalog.metadata.access.scram import ScramMechanism, alter_credentials, upsertion
 from pyspark_kafkalog.metadata.messages.metadata_records import NoOpRecord
-from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConfig
+from pyspark_kafkalog.server.config import Address, ConnectionSettings, SecuritySettings, ServerConfig
 from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.server.security import connection_policy as gate
-from pyspark_kafkalog.server.security.connection_policy import ConnectionSettings
 from pyspark_kafkalog.server.security.sasl import SaslSettings
 from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
 

@@ -8,10 +8,10 @@ import math
 import pytest
 
 from pyspark_kafkalog.metadata.access.client_quotas import CLIENT_ID, IP, USER, Quotas, quota_entity
+from pyspark_kafkalog.server.config import ConnectionSettings
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.security.connection_policy import (
     ConnectionLimits,
-    ConnectionSettings,
     TooManyConnectionsError,
 )
 from pyspark_kafkalog.server.security.quotas import ClientQuotas, find_quota

@@ -12,7 +12,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import PartitionProduceData, ProduceRequest, TopicProduceData
 from pyspark_kafkalog.server.context import Request
-from pyspark_kafkalog.server.writes.produce import produce_handler
+from pyspark_kafkalog.server.produce import produce_handler
 
 
 def test_offset_is_that_of_the_batch_when_the_commit_also_begins_the_transaction(tmp_path: Path) -> None:

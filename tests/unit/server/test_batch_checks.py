@@ -22,10 +22,9 @@ from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend
+from pyspark_kafkalog.server import produce as batch_checks
 from pyspark_kafkalog.server.context import Request, Session
-from pyspark_kafkalog.server.writes import batch_checks
-from pyspark_kafkalog.server.writes.batch_checks import is_costly
-from pyspark_kafkalog.server.writes.produce import produce_handler
+from pyspark_kafkalog.server.produce import is_costly, produce_handler
 from pyspark_kafkalog.storage.log import leader_append
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import KIB, MIB

@@ -25,11 +25,19 @@ from pyspark_kafkalog.protocol.messages.records import (
     ListOffsetsTopic,
 )
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.server.cluster.heartbeats import HeartbeatFiles, HeartbeatObjects, ServerHeartbeat
-from pyspark_kafkalog.server.cluster.membership import ClusterOfServers, Membership, choose, in_zone, zone_of
+from pyspark_kafkalog.server import run
+from pyspark_kafkalog.server.cluster import (
+    ClusterOfServers,
+    HeartbeatFiles,
+    HeartbeatObjects,
+    Membership,
+    ServerHeartbeat,
+    choose,
+    in_zone,
+    zone_of,
+)
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.context import Node
-from pyspark_kafkalog.server.process import assembly
 from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.storage.filesystem import LOCAL
 
@@ -364,7 +372,7 @@ def test_server_alone_in_a_store_takes_seven_puts_and_listings_a_minute(monkeypa
     """What docs/OBJECT-STORES.md says of a server without clients and without others."""
     stored = StoredRoot()
     store = stored.place.client()
-    interval_s, alone_interval_s, timeout_ms = assembly._STORE_BEATS
+    interval_s, alone_interval_s, timeout_ms = run._STORE_BEATS
     assert 1000 * alone_interval_s < timeout_ms
     passed_s, minutes = 0.0, 10
 

@@ -20,13 +20,11 @@ from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import FetchPartition
+from pyspark_kafkalog.server import metrics as metrics_module
 from pyspark_kafkalog.server.config import Address
-from pyspark_kafkalog.server.process import metrics as metrics_module
-from pyspark_kafkalog.server.process import status_page as status_page_module
-from pyspark_kafkalog.server.process.metrics import ServerMetrics
-from pyspark_kafkalog.server.process.status_page import StatusPage, start_pages
-from pyspark_kafkalog.server.process.workers import bound_socket
+from pyspark_kafkalog.server.metrics import ServerMetrics, StatusPage, start_pages
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions, SessionPartition
+from pyspark_kafkalog.server.workers import bound_socket
 
 
 def pages(metrics: ServerMetrics, *paths: str, check: Callable[[], None] = lambda: None) -> list[tuple[int, str]]:
@@ -82,7 +80,7 @@ def test_silent_connections_are_bounded_and_the_page_answers_when_they_have_left
 
 
 def test_connection_that_never_ends_its_request_makes_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_page_module, "_SILENT_MAX_S", 0)
+    monkeypatch.setattr(metrics_module, "_SILENT_MAX_S", 0)
     port, close = start_pages(Address("127.0.0.1", 0), make_wsgi_app(ServerMetrics().registry))
     try:
         begun = [socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) for _ in range(32)]

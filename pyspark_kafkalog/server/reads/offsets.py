@@ -1,4 +1,6 @@
-"""ListOffsets: the offset of a partition at a time, or at one of the special times.
+"""ListOffsets and OffsetForLeaderEpoch: offsets at a time, and where leader epochs end.
+
+ListOffsets takes a time, or one of the special times:
 
     -1  latest          the end for the isolation level: high watermark or last stable offset
     -2  earliest        the log start; of a broker's directory whose remote storage is not known, the first local offset
@@ -11,19 +13,23 @@
 Records at or above the end for the isolation level are not found. Other times are UNSUPPORTED_VERSION. A lookup that
 reaches a compressed record of more than max.decompressed.message.bytes is INVALID_RECORD.
 
-A root with commits is refreshed first: a client that has written at another server, or has seen an end there, never
-gets a smaller one here.
+A root with commits is refreshed first. A client that has written at another server, or has seen an end there, never
+gets a smaller one here: it would take a smaller end for a log that was truncated, and go back. Another server may have
+committed a millisecond ago, so no request is answered that something does not exist before the root was refreshed.
 
-Source of the rules: ReplicaManager.fetchOffset, Partition.fetchOffsetForTimestamp, UnifiedLog.fetchOffsetByTimestamp.
+Source of the rules: ReplicaManager.fetchOffset, Partition.fetchOffsetForTimestamp, UnifiedLog.fetchOffsetByTimestamp,
+KafkaApis.handleOffsetForLeaderEpochRequest, Partition.lastOffsetForLeaderEpoch.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, TypeVar
 
-from pyspark_kafkalog.metadata.access.acl import AclOperation
+from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, OffsetOutOfRangeError, UnknownTopicError
+from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import (
@@ -32,14 +38,57 @@ from pyspark_kafkalog.protocol.messages.records import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderEpochResponseEpochEndOffset,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
 )
-from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, epoch_at, epochs_of
+from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, end_of_epoch, epoch_at, epochs_of
 from pyspark_kafkalog.root.protocol import native_or_none
 from pyspark_kafkalog.root.reads import RootPartitions
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.server.context import Request, ServerContext
-from pyspark_kafkalog.server.reads.partitions import epoch_error, error_code, may
+from pyspark_kafkalog.server.context import Request, ServerContext, Session
+from pyspark_kafkalog.server.request_errors import error_code_of
 from pyspark_kafkalog.storage.log.reader import LogReader, TimestampAndOffset
+
+_LOG: Final = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+async def run_with(partitions: RootPartitions, context: ServerContext, work: Callable[[], _T]) -> _T:
+    """The result of `work` with snapshots of the root, in a thread if they have to be read from files."""
+    return await context.run(work) if partitions.reads_files else work()
+
+
+def may(context: ServerContext, session: Session, operation: AclOperation, topic: str) -> bool:
+    """Whether the client may do this with the topic."""
+    return context.guard.allows(session, operation, ResourceType.TOPIC, topic)
+
+
+def may_act_for_cluster(context: ServerContext, session: Session) -> bool:
+    """Whether the client may act as a broker: fetch as a follower does."""
+    return context.guard.allows(session, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def epoch_error(found: PartitionSnapshot, current_leader_epoch: int) -> ErrorCode | None:
+    """What is wrong with a client's current leader epoch, -1 if it does not say (Partition.checkCurrentLeaderEpoch)."""
+    if current_leader_epoch in (-1, found.leader_epoch):
+        return None
+    is_older = current_leader_epoch < found.leader_epoch
+    return ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def error_code(error: Exception, of: object) -> ErrorCode:
+    """The code for an error of reading the partition `of`. It is logged unless it concerns the client alone."""
+    if not isinstance(error, (KafkalogError, OSError)):
+        raise error
+    # As a broker does: the client stops at a damaged batch, which asking again does not mend.
+    code = ErrorCode.CORRUPT_MESSAGE if isinstance(error, CorruptRecordError) else error_code_of(error)
+    if not isinstance(error, (OffsetOutOfRangeError, UnknownTopicError)):
+        _LOG.error("%s: %s", of, error)
+    return code
+
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -165,3 +214,69 @@ def _with_epoch(context: ServerContext, of: PartitionSnapshot, offset: int) -> T
 
 def _failed(wanted: ListOffsetsPartition, error: ErrorCode) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=error)
+
+
+class EpochEnds:
+    """Answers OffsetForLeaderEpoch."""
+
+    def __init__(self, partitions: RootPartitions) -> None:
+        self._partitions = partitions
+
+    async def handle(self, context: ServerContext, request: Request[OffsetForLeaderEpochRequest]) -> Message:
+        """Versions 2 to 4. Who may act for the cluster, as replicas do, needs no rights on the topics."""
+        body = request.body
+        allowed = {
+            topic.topic: may(context, request.session, AclOperation.DESCRIBE, topic.topic)
+            or may_act_for_cluster(context, request.session)
+            for topic in body.topics
+        }
+        wanted = [(topic.topic, each) for topic in body.topics if allowed[topic.topic] for each in topic.partitions]
+
+        def all_answers() -> list[OffsetForLeaderEpochResponseEpochEndOffset]:
+            self._partitions.follow()
+            return [self._answer(context, topic, each) for topic, each in wanted]
+
+        answers = await context.run(all_answers)
+        if any(each.error_code in _EPOCH_PERHAPS_STALE for each in answers):
+            await context.run(self._partitions.refresh)
+            answers = await context.run(all_answers)
+        remaining = iter(answers)
+        return OffsetForLeaderEpochResponse(
+            topics=tuple(
+                OffsetForLeaderTopicResult(
+                    topic=topic.topic,
+                    partitions=tuple(
+                        next(remaining)
+                        if allowed[topic.topic]
+                        else _no_end(each.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                        for each in topic.partitions
+                    ),
+                )
+                for topic in body.topics
+            )
+        )
+
+    def _answer(
+        self, context: ServerContext, topic: str, wanted: OffsetForLeaderPartition
+    ) -> OffsetForLeaderEpochResponseEpochEndOffset:
+        try:
+            found = self._partitions.find(topic, wanted.partition)
+            if found is None:
+                return _no_end(wanted.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            error = epoch_error(found, wanted.current_leader_epoch)
+            if error is not None:
+                return _no_end(wanted.partition, error)
+            end = end_of_epoch(epochs_of(context.root, found), wanted.leader_epoch, found.log_end_offset)
+        except Exception as raised:
+            return _no_end(wanted.partition, error_code(raised, f"{topic}-{wanted.partition}"))
+        return OffsetForLeaderEpochResponseEpochEndOffset(
+            partition=wanted.partition, leader_epoch=end.epoch, end_offset=end.start_offset
+        )
+
+
+#: What may only be true of the root as of the last refresh.
+_EPOCH_PERHAPS_STALE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_LEADER_EPOCH})
+
+
+def _no_end(partition: int, error: ErrorCode) -> OffsetForLeaderEpochResponseEpochEndOffset:
+    return OffsetForLeaderEpochResponseEpochEndOffset(error_code=error, partition=partition)

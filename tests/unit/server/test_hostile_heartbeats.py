@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pyspark_kafkalog.server.cluster.heartbeats import HeartbeatFiles
+from pyspark_kafkalog.server.cluster import HeartbeatFiles
 
 
 def test_sign_that_is_pipe_or_link_is_left_out(tmp_path: Path) -> None:

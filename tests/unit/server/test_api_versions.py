@@ -13,7 +13,7 @@ from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from pyspark_kafkalog.server.context import Request
-from pyspark_kafkalog.server.metadata.api_versions import api_versions_handler
+from pyspark_kafkalog.server.metadata import api_versions_handler
 
 OWN = "own"
 

@@ -1,0 +1,328 @@
+"""What a server has done, and the HTTP end point that shows it: `/metrics` for Prometheus, `/health` for supervisors.
+
+Metrics have the names that the usual rules of Prometheus' JMX exporter give to a broker's beans:
+
+    kafka_network_requestmetrics_requests_total{request,version}     kafka.network:type=RequestMetrics,
+                                                                     name=RequestsPerSec
+    kafka_network_requestmetrics_totaltimems_*{request}              …,name=TotalTimeMs, as a histogram
+    kafka_network_requestmetrics_errors_total{request,error}         …,name=ErrorsPerSec
+    kafka_server_brokertopicmetrics_messagesin_total{topic}          kafka.server:type=BrokerTopicMetrics,
+                                                                     name=MessagesInPerSec
+    kafka_server_brokertopicmetrics_bytesin_total{topic}             …,name=BytesInPerSec
+    kafka_server_brokertopicmetrics_bytesout_total{topic}            …,name=BytesOutPerSec
+    kafka_server_brokertopicmetrics_failedproducerequests_total{topic}
+    kafka_server_socketservermetrics_connection_count                kafka.server:type=socket-server-metrics
+    kafka_network_requestchannel_requestbytes                        bytes of the requests in memory
+    kafka_controller_kafkacontroller_activebrokercount               live servers
+    kafka_server_fetchsessioncache_numincrementalfetchsessions       kafka.server:type=FetchSessionCache,
+                                                                     name=NumIncrementalFetchSessions
+    kafka_server_fetchsessioncache_numincrementalfetchpartitionscached
+    kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total
+    kafkalog_server_commits_total, kafkalog_server_commit_units_total    commits of this server, and what was in them
+
+Counters begin at 0 with each server; nothing is kept. What clients may name as they like, such as client ids and topics
+that do not exist, is no label, and unknown versions of an API are one label.
+
+/health answers 200 while the event loop turns and the root can be refreshed, else 503, with the reason in JSON:
+
+    {"status": "ok", "node_id": 2718, "servers": 2, "connections": 14}
+
+The end point runs in a thread of its own, so that it answers also when the event loop hangs. Whoever reaches the
+address reads both pages: names of topics, and counts, and nothing else. Nothing can be changed. Connections that are
+silent are closed after ten seconds. There are 32 at most: another one is closed at once, or takes the place of one that
+has been open for ten seconds. A host has 24 of them at most. `kafkalog metrics` and `follow` serve their pages with the
+same bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, cast
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client.registry import Collector
+
+from pyspark_kafkalog.protocol.api import APIS, ApiKey
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.config import Address
+from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions
+from pyspark_kafkalog.server.request_errors import BoundedLog
+from pyspark_kafkalog.server.sending import shut_down
+from pyspark_kafkalog.server.workers import naming
+from pyspark_kafkalog.threads import start
+
+_ERROR_NAMES: Final = {int(each): each.name for each in ErrorCode}
+_VERSIONS: Final = {api.key: frozenset(api.versions) for api in APIS.values()}
+#: The label of all versions, or of all error codes, that Kafka does not have.
+_UNKNOWN: Final = "unknown"
+#: Counters of topics in memory.
+_TOPIC_COUNTERS_MAX: Final = 40_000
+_TIME_BUCKETS_MS: Final = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 30000)
+
+
+class ServerMetrics:
+    """The metrics of one server, in `registry`."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._requests = self._counter("kafka_network_requestmetrics_requests", "requests", "request", "version")
+        self._errors = self._counter("kafka_network_requestmetrics_errors", "error codes answered", "request", "error")
+        self._times_ms = Histogram(
+            "kafka_network_requestmetrics_totaltimems",
+            "ms from the request to its answer",
+            ("request",),
+            buckets=_TIME_BUCKETS_MS,
+            registry=self.registry,
+        )
+        self._records_in = self._counter("kafka_server_brokertopicmetrics_messagesin", "records produced", "topic")
+        self._bytes_in = self._counter("kafka_server_brokertopicmetrics_bytesin", "bytes produced", "topic")
+        self._bytes_out = self._counter("kafka_server_brokertopicmetrics_bytesout", "bytes fetched", "topic")
+        self._failed = self._counter(
+            "kafka_server_brokertopicmetrics_failedproducerequests", "batches that were refused", "topic"
+        )
+        self._commits = self._counter("kafkalog_server_commits", "commits")
+        self._units = self._counter("kafkalog_server_commit_units", "units in the commits")
+        # The children of a labelled metric take a lock and a lookup to find; a request has always the same ones.
+        self._time_of = cache(lambda request: self._times_ms.labels(request))
+        self._request_of = cache(lambda request, version: self._requests.labels(request, version))
+        self._topics: dict[tuple[Counter, str], Counter] = {}
+
+    def _topic_of(self, counter: Counter, topic: str) -> Counter:
+        """The counter of the topic. Topics come and go: of too many, all begin at 0 again, as after a restart."""
+        found = self._topics.get((counter, topic))
+        if found is None:
+            if len(self._topics) >= _TOPIC_COUNTERS_MAX:
+                self._topics.clear()
+                for each in (self._records_in, self._bytes_in, self._bytes_out, self._failed):
+                    each.clear()
+            found = self._topics[counter, topic] = counter.labels(topic)
+        return found
+
+    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        return Counter(name, meaning, labels, registry=self.registry)
+
+    def _gauge(self, name: str, meaning: str, value: Callable[[], float]) -> None:
+        Gauge(name, meaning, registry=self.registry).set_function(value)
+
+    def watch(
+        self, *, connections: Callable[[], float], request_bytes: Callable[[], float], servers: Callable[[], float]
+    ) -> None:
+        """Add the gauges, whose values are asked for at each scrape, in the scraping thread."""
+        self._gauge("kafka_server_socketservermetrics_connection_count", "open connections", connections)
+        self._gauge("kafka_network_requestchannel_requestbytes", "bytes of the requests in memory", request_bytes)
+        self._gauge("kafka_controller_kafkacontroller_activebrokercount", "live servers", servers)
+
+    def watch_fetch_sessions(self, sessions: FetchSessions) -> None:
+        """Add what is known of the fetch sessions at each scrape."""
+        prefix = "kafka_server_fetchsessioncache_"
+        self._gauge(prefix + "numincrementalfetchsessions", "fetch sessions", lambda: len(sessions))
+        self._gauge(
+            prefix + "numincrementalfetchpartitionscached",
+            "partitions of the fetch sessions",
+            lambda: sessions.partitions_count,
+        )
+        self.registry.register(_Evictions(prefix + "incrementalfetchsessionevictions", sessions))
+
+    def handled(self, api_key: ApiKey, version: int, seconds: float, error_code: int) -> None:
+        """A request was answered, with this top-level error code. Clients may ask ApiVersions in any version."""
+        self._request_of(api_key.name, version if version in _VERSIONS[api_key] else _UNKNOWN).inc()
+        self._time_of(api_key.name).observe(seconds * 1000)
+        if error_code:
+            self._errors.labels(api_key.name, _ERROR_NAMES.get(error_code, _UNKNOWN)).inc()
+
+    def committed(self, units: int) -> None:
+        """A commit was made."""
+        self._commits.inc()
+        self._units.inc(units)
+
+    def produced(self, topic: str, *, records: int, size_bytes: int) -> None:
+        self._topic_of(self._records_in, topic).inc(records)
+        self._topic_of(self._bytes_in, topic).inc(size_bytes)
+
+    def produce_failed(self, topic: str) -> None:
+        self._topic_of(self._failed, topic).inc()
+
+    def fetched(self, topic: str, *, size_bytes: int) -> None:
+        self._topic_of(self._bytes_out, topic).inc(size_bytes)
+
+
+class _Evictions(Collector):
+    """A counter whose value is asked for at each scrape."""
+
+    def __init__(self, name: str, sessions: FetchSessions) -> None:
+        self._name = name
+        self._sessions = sessions
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        yield CounterMetricFamily(
+            self._name, "fetch sessions that made room for others", value=self._sessions.evictions
+        )
+
+
+_TURN_S: Final = 0.5
+#: An event loop that has not turned for so long hangs.
+_HANGS_AFTER_MS: Final = 10_000
+_CONNECTIONS_MAX: Final = 32
+_OF_HOST_MAX: Final = 24
+_SILENT_MAX_S: Final = 10
+#: How long a new connection waits for one that was ended.
+_ROOM_MAX_S: Final = 1.0
+
+
+class StatusPage:
+    """Serves the pages at `address`. `check` raises OSError if the root cannot be used; /health shows the `facts`."""
+
+    def __init__(
+        self,
+        address: Address,
+        registry: CollectorRegistry,
+        *,
+        check: Callable[[], None],
+        facts: Callable[[], Mapping[str, Any]],
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        self._address = address
+        self._metrics = make_wsgi_app(registry)
+        self._check = check
+        self._facts = facts
+        self._monotonic_ms = monotonic_ms
+        self._turned_ms = monotonic_ms()
+        self._log = BoundedLog(logging.getLogger(__name__), monotonic_ms)
+        self._task: asyncio.Task[None] | None = None
+        self._close: Callable[[], None] | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises OSError, which names the address, if that is in use."""
+        self.port, self._close = start_pages(self._address, self._answer)
+        self._task = asyncio.create_task(self._turn())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        if self._close is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._close)
+
+    async def _turn(self) -> None:
+        while True:
+            self._turned_ms = self._monotonic_ms()
+            await asyncio.sleep(_TURN_S)
+
+    def health(self) -> tuple[bool, Mapping[str, Any]]:
+        """Whether the server can do its work, and what /health shows."""
+        silent_ms = self._monotonic_ms() - self._turned_ms
+        if silent_ms > _HANGS_AFTER_MS:
+            return False, {"status": f"the event loop has not turned for {silent_ms} ms"}
+        try:
+            self._check()
+        except OSError as error:
+            # The error names the server's files, and the page has no authentication.
+            self._log.warning("/health answers 503: %s", error)
+            return False, {"status": "the log directory cannot be read: the server's log says why"}
+        return True, {"status": "ok", **self._facts()}
+
+    def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "/")
+        if path == "/metrics":
+            return cast("Iterable[bytes]", self._metrics(environ, start_response))
+        if path != "/health":
+            start_response("404 Not Found", [("Content-Type", "text/plain")])
+            return [b"/metrics or /health\n"]
+        is_healthy, facts = self.health()
+        status = "200 OK" if is_healthy else "503 Service Unavailable"
+        start_response(status, [("Content-Type", "application/json")])
+        return [json.dumps(facts).encode() + b"\n"]
+
+
+def start_pages(address: Address, answer: Callable[..., Any]) -> tuple[int, Callable[[], None]]:
+    """Serve the WSGI application `answer` in a thread; returns the port, and what ends it.
+
+    Raises OSError, which names the address, if it cannot be listened on.
+    """
+    with naming(address):
+        family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
+        server_class: type[_BoundedServer] = type("_Server", (_BoundedServer,), {"address_family": family})
+        server = make_server(address.host, address.port, answer, server_class, handler_class=_QuietHandler)
+    thread = threading.Thread(target=server.serve_forever, name="kafkalog-status", daemon=True)
+    try:
+        start(thread)
+    except BaseException:
+        server.server_close()
+        raise
+
+    def close() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return int(server.server_port), close
+
+
+class _BoundedServer(ThreadingWSGIServer):
+    """A thread for each connection, up to a number. Beyond it, a connection that takes long makes room."""
+
+    request_queue_size = _CONNECTIONS_MAX
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._free = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        self._open: dict[Any, tuple[float, str]] = {}  # since when and of which host, the oldest first
+        super().__init__(*args, **options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        host = client_address[0]
+        of_host = [each for each, (_, owner) in tuple(self._open.items()) if owner == host]
+        if len(of_host) >= _OF_HOST_MAX:
+            has_room = self._make_room(of_host)
+        else:
+            has_room = self._free.acquire(blocking=False) or self._make_room(tuple(self._open))
+        if not has_room:
+            self.shutdown_request(request)
+            return
+        self._open[request] = time.monotonic(), host
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._ended(request)
+            raise
+
+    def _make_room(self, requests: Sequence[Any]) -> bool:
+        """End the oldest of them if it takes too long: one that sends a byte now and then is not silent."""
+        request = requests[0] if requests else None
+        began_s, _ = self._open.get(request, (math.inf, ""))
+        if request is None or time.monotonic() - began_s < _SILENT_MAX_S:
+            return False
+        shut_down(request)
+        return self._free.acquire(timeout=_ROOM_MAX_S)
+
+    def _ended(self, request: Any) -> None:
+        self._open.pop(request, None)
+        self._free.release()
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._ended(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that is silent or leaves is no news."""
+
+
+class _QuietHandler(WSGIRequestHandler):
+    timeout = _SILENT_MAX_S
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
