@@ -194,7 +194,7 @@ def serving_metrics(registry: CollectorRegistry, address: Address) -> Iterator[s
     """
     from prometheus_client import make_wsgi_app
 
-    from pyspark_kafkalog.server.process.status_page import start_pages
+    from pyspark_kafkalog.server.metrics import start_pages
 
     port, close = start_pages(address, make_wsgi_app(registry))
     try:
