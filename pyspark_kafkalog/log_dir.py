@@ -48,8 +48,9 @@ from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
 from pyspark_kafkalog.root.protocol import PublicRoot, Root
+from pyspark_kafkalog.root.reads import append_table, read_table
 from pyspark_kafkalog.root.snapshot import IsolationLevel, PartitionSnapshot, TopicDescription
-from pyspark_kafkalog.root.staging import Staged, append_table
+from pyspark_kafkalog.root.staging import Staged
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 from pyspark_kafkalog.security.open import (
     AnyPath,
@@ -359,8 +360,6 @@ class LogDir(PublicRoot):
 
         Raises OffsetOutOfRangeError, UnknownTopicError, CorruptRecordError.
         """
-        from pyspark_kafkalog.root.reads import read_table  # imports the record columns
-
         _check(topic=topic, partition=partition, start_offset=start_offset)
         check_number("end_offset", end_offset, least=0)
         check_one_of("isolation", isolation, get_args(IsolationLevel))

@@ -14,8 +14,8 @@ In reading order:
 - snapshots: when one is due, its format, loading the newest
 - root_format: the marker of a native root and the version of its format
 - root_lock: one writer at a time
-- place: what the store needs of the place that a root is at
-- local: that place on a file system
+- backend: what the store needs of the place that a root is at
+- local: the backend on a file system
 - store: the image kept up to date, and the loop that commits to it
 - history: the retained commits, as `kafkalog history` lists them
 """

@@ -50,7 +50,7 @@ _NO_HEADERS: Final = encode_varint(0)
 class Commit:
     """One commit: its offsets [base_offset, next_offset), time (ms), records, and the size of its batch in bytes.
 
-    `carried_by_next`: what the object of the next commit holds of this one's, in an object store (objects/layout.py).
+    `carried_by_next`: what the object of the next commit holds of this one's, in an object store (objects/log.py).
     """
 
     base_offset: int

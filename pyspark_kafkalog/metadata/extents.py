@@ -300,7 +300,7 @@ AT_LOG_END: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class RunPlace:
+class RunAttributes:
     """What a commit states about a run beyond its object.
 
     `producer_batches`: stored rows of its batches with producer ids. `leader_epoch` and `base_offset` are stated by
@@ -313,13 +313,13 @@ class RunPlace:
     first_offset: int = -1
 
 
-def data_object_record(written: WrittenObject, places: Sequence[RunPlace] = ()) -> DataObjectRecord:
+def data_object_record(written: WrittenObject, attributes: Sequence[RunAttributes] = ()) -> DataObjectRecord:
     """The record that commits `written`: its runs are appended to their partitions, in their order.
 
-    `places`: those of the runs, in the same order; without them all are as the default.
+    `attributes`: those of the runs, in the same order; without them all are as the default.
     """
     topics: dict[str, list[Run]] = {}
-    for each, place in zip(written.runs, places or [RunPlace()] * len(written.runs), strict=True):
+    for each, given in zip(written.runs, attributes or [RunAttributes()] * len(written.runs), strict=True):
         topics.setdefault(each.topic_id, []).append(
             Run(
                 partition=each.partition,
@@ -329,10 +329,10 @@ def data_object_record(written: WrittenObject, places: Sequence[RunPlace] = ()) 
                 records_count=each.records_count,
                 batches_count=each.batches_count,
                 max_timestamp_ms=each.max_timestamp_ms,
-                producer_batches=place.producer_batches,
-                leader_epoch=place.leader_epoch,
-                base_offset=place.base_offset,
-                first_offset=place.first_offset,
+                producer_batches=given.producer_batches,
+                leader_epoch=given.leader_epoch,
+                base_offset=given.base_offset,
+                first_offset=given.first_offset,
             )
         )
     return DataObjectRecord(

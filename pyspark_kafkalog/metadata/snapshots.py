@@ -18,7 +18,7 @@ exists to start from.
 
 The pointer saves listing the snapshots when a root is opened. It is replaced after a snapshot is written. A crash in
 between leaves the name of the previous snapshot, which costs reading more commits. If the pointer is missing, or names
-a missing or damaged snapshot, the snapshots are listed. How they are written: local/snapshots.py.
+a missing or damaged snapshot, the snapshots are listed. How they are written: local/backend.py.
 
 Source of the format: org.apache.kafka.snapshot.RecordsSnapshotWriter, RecordsSnapshotReader and Snapshots.
 """

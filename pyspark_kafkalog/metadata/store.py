@@ -10,7 +10,7 @@
 root/bootstrap.py creates these files, in an order that is safe against crashes. Opening a root reads the newest
 snapshot (snapshots.py) and the commits after it, by name. Each process caches the images of the roots that it has open,
 so opening a root again reads only new commits. A commit and a refresh both apply a delta to the image. Work that
-follows a commit is in local/housekeeping.py or objects/housekeeping.py.
+follows a commit is in local/backend.py or objects/backend.py.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from pyspark_kafkalog.errors import (
     KafkalogError,
     LogDirError,
 )
+from pyspark_kafkalog.metadata.backend import MetadataBackend
 from pyspark_kafkalog.metadata.commit_log import (
     Commit,
     CommitLog,
@@ -46,11 +47,10 @@ from pyspark_kafkalog.metadata.delta import apply, start_delta
 from pyspark_kafkalog.metadata.following import check_follower, check_unchanged_by_others
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.invariants import check_invariants
+from pyspark_kafkalog.metadata.local.backend import LocalBackend
 from pyspark_kafkalog.metadata.local.log import LocalCommitLog
-from pyspark_kafkalog.metadata.local.place import LocalPlace
 from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, MetadataRecord
-from pyspark_kafkalog.metadata.objects.place import ObjectPlace
-from pyspark_kafkalog.metadata.place import MetadataPlace
+from pyspark_kafkalog.metadata.objects.backend import ObjectBackend
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     METADATA_DIR,
@@ -100,17 +100,17 @@ class MetadataStore:
 
     def __init__(
         self,
-        place: MetadataPlace,
+        backend: MetadataBackend,
         *,
         clock: Clock = time_ms,
         rng: random.Random | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._place = place
+        self._backend = backend
         self._clock = clock
         self._sleep = sleep
         self._rng = rng if rng is not None else random.SystemRandom()
-        self._root_state = place.opened
+        self._root_state = backend.opened
         self._file_state: object = None  # of the image's last file; None: not read yet
         self._refresh_lock = threading.Lock()
         self._refreshes_begun = self._last_refresh = 0  # the last one that ended well, by its number
@@ -164,11 +164,11 @@ class MetadataStore:
         ObjectStoreError.
         """
         waiting = waiting if waiting is not None else Waiting()
-        known = ObjectPlace.open_again(store, clock=clock, waiting=waiting)
+        known = ObjectBackend.open_again(store, clock=clock, waiting=waiting)
         metadata = None if known is None else _opened_again(known, clock=clock, rng=rng, waiting=waiting)
         if metadata is None:
-            place = ObjectPlace.open(store, clock=clock, waiting=waiting)
-            metadata = MetadataStore(place, clock=clock, rng=rng, sleep=waiting.sleep)
+            backend = ObjectBackend.open(store, clock=clock, waiting=waiting)
+            metadata = MetadataStore(backend, clock=clock, rng=rng, sleep=waiting.sleep)
             if metadata._is_from_cache:
                 metadata.refresh()
         if metadata.image.format_version is None:
@@ -179,27 +179,27 @@ class MetadataStore:
     @property
     def location(self) -> str:
         """The path or URL of the root."""
-        return self._place.location
+        return self._backend.location
 
     @property
     def identity(self) -> RootIdentity | None:
         """The identity of the root when it was opened, None if meta.properties is missing or damaged."""
-        return self._place.identity
+        return self._backend.identity
 
     @property
     def log(self) -> CommitLog:
         """The commits."""
-        return self._place.log
+        return self._backend.log
 
     @property
     def snapshots(self) -> Snapshots:
         """The snapshots of the commits."""
-        return self._place.snapshots
+        return self._backend.snapshots
 
     @property
     def sees_end(self) -> bool:
         """Whether `image` was found to be the newest so recently that a commit is tried on it without a refresh."""
-        return self._place.sees_end(self._loaded)
+        return self._backend.sees_end(self._loaded)
 
     @property
     def image(self) -> MetadataImage:
@@ -227,7 +227,7 @@ class MetadataStore:
             except KafkalogError:
                 self._same_root()  # if another root is at the path, its commits do not fit: report that instead
                 raise
-            state = self._place.state_of(loaded)
+            state = self._backend.state_of(loaded)
             if loaded is not self._loaded or state is None or state != self._file_state:
                 loaded = self._checked(loaded)
             self._set_loaded(loaded)
@@ -249,7 +249,7 @@ class MetadataStore:
         same = self._same_root()
         loaded = loaded if same is self._loaded else same
         for _ in range(_MAX_RELOADS):
-            self._file_state = self._place.state_of(loaded)
+            self._file_state = self._backend.state_of(loaded)
             if self._file_state is not None:
                 break
             loaded = self._reload(loaded)
@@ -262,7 +262,7 @@ class MetadataStore:
 
     def _same_root(self) -> LoadedImage:
         """The image as of the last refresh; reloaded if the root was remounted or restored from a backup."""
-        state = self._place.check_root(self._root_state)
+        state = self._backend.check_root(self._root_state)
         if state == self._root_state:
             return self._loaded
         loaded = self._reload(self._loaded)
@@ -270,16 +270,16 @@ class MetadataStore:
         return loaded
 
     def _cache_key(self) -> object:
-        return self._place.cache_key(self._root_state)
+        return self._backend.cache_key(self._root_state)
 
     def refresh_to_head(self) -> MetadataImage:
         """As `refresh`. Raises CorruptRecordError if the log was once longer, which means that a commit file was lost.
 
         Raises UnsupportedFormatError if a later version of this package has upgraded the root since it was opened.
         """
-        self._place.check_format()
+        self._backend.check_format()
         image = self.refresh()
-        head = self._place.head()
+        head = self._backend.head()
         if head is not None and head > image.next_offset:  # or another writer has committed since the refresh
             image = self.refresh()
             if head > image.next_offset:
@@ -289,7 +289,7 @@ class MetadataStore:
     def _load(self) -> LoadedImage:
         failure: KafkalogError | None = None
         for _ in range(_MAX_RELOADS):
-            newest = self._place.load_newest()
+            newest = self._backend.load_newest()
             try:
                 return self._read_after(newest)
             except CommitsRemovedError as error:  # meanwhile, so there is a newer snapshot
@@ -341,7 +341,7 @@ class MetadataStore:
 
     def _check_format(self, image: MetadataImage, file: str) -> None:
         if image.format_version is not None:
-            self._place.check_format_version(image.format_version, file, is_object_root=image.is_object_root)
+            self._backend.check_format_version(image.format_version, file, is_object_root=image.is_object_root)
 
     def commit(
         self,
@@ -361,11 +361,11 @@ class MetadataStore:
           exception from it ends the commit
         - `operation`: one or two words for the history
         - `key`: identifies the work, if the caller may repeat it after an error; `find_commit` then finds the commit
-        - `frees_space`: see `MetadataPlace.publish`
+        - `frees_space`: see `MetadataBackend.publish`
         - `newest`: what `refresh_to_head` has returned to the caller, which has held the root's lock since: the first
           attempt is made on it. If it is not the newest image after all, that attempt loses the race
         - `following_id`: the commit is made by the follower that has it, which may change what others may not
-        - `before_visible`: see `MetadataPlace.publish`; called on each attempt
+        - `before_visible`: see `MetadataBackend.publish`; called on each attempt
 
         Raises InvalidRecordError if the commit would violate an invariant, FollowingRootError if the root follows a
         leader and the commit changes what is copied, FollowingEndedError if it does not follow with `following_id`,
@@ -409,7 +409,7 @@ class MetadataStore:
             except CommitStateUnknownError as error:
                 failure = error
                 unsure_since = plan.image.next_offset if unsure_since is None else unsure_since
-                if self._place.repeats_creates:
+                if self._backend.repeats_creates:
                     break
             self._back_off(attempt)
         with _in_doubt(unsure_since):
@@ -493,7 +493,7 @@ class MetadataStore:
         image, after, timestamp_ms = plan.image, plan.after, plan.timestamp_ms
         loaded = self._loaded
         base = loaded if loaded.image is image else LoadedImage(image, LogTail(""))
-        commit = self._place.publish(
+        commit = self._backend.publish(
             base, plan.records, timestamp_ms=timestamp_ms, frees_space=frees_space, before_visible=before_visible
         )
         with self._refresh_lock:
@@ -505,7 +505,7 @@ class MetadataStore:
         return CommitOutcome(after, commit)
 
     def _run_housekeeping(self, loaded: LoadedImage, now_ms: int) -> None:
-        self._note_snapshot(loaded, self._place.after_commit(loaded, now_ms=now_ms))
+        self._note_snapshot(loaded, self._backend.after_commit(loaded, now_ms=now_ms))
 
     def _note_snapshot(self, loaded: LoadedImage, snapshot: KnownSnapshot | None) -> None:
         """Note the snapshot that was written, or found, when the log was as in `loaded`."""
@@ -523,9 +523,9 @@ class MetadataStore:
         self.refresh()
         loaded, clock_ms = self._loaded, self._clock()
         if not dry_run:
-            self._note_snapshot(loaded, self._place.write_due_snapshot(loaded, now_ms=clock_ms))
+            self._note_snapshot(loaded, self._backend.write_due_snapshot(loaded, now_ms=clock_ms))
         now_ms = clock_ms if now_ms is None else now_ms
-        return self._place.remove_old_commits(self._loaded, now_ms=now_ms, clock_ms=clock_ms, dry_run=dry_run)
+        return self._backend.remove_old_commits(self._loaded, now_ms=now_ms, clock_ms=clock_ms, dry_run=dry_run)
 
     def _back_off(self, attempt: int) -> None:
         ceiling = min(_FIRST_BACKOFF_S * 2 ** min(attempt, 16), _LONGEST_BACKOFF_S)
@@ -533,18 +533,18 @@ class MetadataStore:
 
 
 def _opened_again(
-    place: ObjectPlace, *, clock: Clock, rng: random.Random | None, waiting: Waiting
+    backend: ObjectBackend, *, clock: Clock, rng: random.Random | None, waiting: Waiting
 ) -> MetadataStore | None:
-    """The newest image of the root at a place that this process had open; None if it may be another root now."""
+    """The newest image of the root that this process had open; None if it may be another root now."""
     try:
-        metadata = MetadataStore(place, clock=clock, rng=rng, sleep=waiting.sleep)
+        metadata = MetadataStore(backend, clock=clock, rng=rng, sleep=waiting.sleep)
         if metadata._is_from_cache:
             metadata.refresh()
     except KafkalogError as error:
         if isinstance(error, ObjectStoreError) and not isinstance(error, ObjectNotFoundError):
             raise
         return None  # opening it from the start tells what is there
-    return metadata if place.is_confirmed else None
+    return metadata if backend.is_confirmed else None
 
 
 class LocalMetadataStore(MetadataStore):
@@ -553,18 +553,18 @@ class LocalMetadataStore(MetadataStore):
     def __init__(
         self, root: Path, *, clock: Clock = time_ms, rng: random.Random | None = None, fs: FileSystem = LOCAL
     ) -> None:
-        place = LocalPlace(root, fs=fs)
-        self._local_place = place
-        super().__init__(place, clock=clock, rng=rng)
+        backend = LocalBackend(root, fs=fs)
+        self._local_backend = backend
+        super().__init__(backend, clock=clock, rng=rng)
         self.root = root
 
     @property
     def log(self) -> LocalCommitLog:
-        return self._local_place.log
+        return self._local_backend.log
 
     def snapshot_follows(self, next_bytes: int) -> bool:
         """Whether a commit of at most `next_bytes`, made now, would be followed by a snapshot."""
-        return self._local_place.snapshot_follows(self._loaded, next_bytes=next_bytes, now_ms=self._clock())
+        return self._local_backend.snapshot_follows(self._loaded, next_bytes=next_bytes, now_ms=self._clock())
 
     @property
     def last_and_next_file(self) -> tuple[Path, Path]:

@@ -30,16 +30,17 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     MetadataRecord,
     RegisterBrokerRecord,
 )
-from pyspark_kafkalog.metadata.objects.boundary import START_KEY, encode_start
-from pyspark_kafkalog.metadata.objects.layout import (
+from pyspark_kafkalog.metadata.objects.backend import ObjectBackend
+from pyspark_kafkalog.metadata.objects.log import (
     MARKER_KEY,
     META_PROPERTIES_BYTES_MAX,
+    START_KEY,
+    encode_start,
     name_of,
     parse_commit_key,
     parse_snapshot_key,
     read_if_there,
 )
-from pyspark_kafkalog.metadata.objects.place import ObjectPlace
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     FORMAT_VERSION,
@@ -238,7 +239,7 @@ def create_object_root(
     properties = _create_ids(store, cluster_id, node_id, rng, waiting)
     start = encode_start(0, properties.directory_id or "")
     _create(store, START_KEY, start, waiting)  # it may be there with a higher offset
-    place = ObjectPlace.open(store, clock=clock, waiting=waiting)
+    place = ObjectBackend.open(store, clock=clock, waiting=waiting)
     records = _first_records(properties, rng, format_version=OBJECT_FORMAT_VERSION)
     try:
         place.publish(LoadedImage(MetadataImage(), LogTail("")), records, timestamp_ms=clock(), frees_space=False)

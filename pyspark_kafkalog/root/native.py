@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError, TopicDeletionDisabledError
+from pyspark_kafkalog.metadata.access.acl import Unguarded
 from pyspark_kafkalog.metadata.following import check_not_following
 from pyspark_kafkalog.metadata.history import HistoryEntry, read_history
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage, broker_configs
@@ -28,7 +29,6 @@ from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.admin import Build
 from pyspark_kafkalog.root.planned import PlannedPartition
-from pyspark_kafkalog.root.protocol import Unguarded
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PartitionSnapshots, TopicDescription
 from pyspark_kafkalog.root.staging import Staged, Staging
 from pyspark_kafkalog.root.write_transaction import (
@@ -178,7 +178,7 @@ class NativeRoot(Unguarded, ABC):
     def commit(self, build: Build, *, operation: str, frees_space: bool = False) -> None:
         """Commit the records that `build` makes from the newest image, if there are any.
 
-        `frees_space`: see `MetadataPlace.publish`.
+        `frees_space`: see `MetadataBackend.publish`.
         """
 
     @abstractmethod

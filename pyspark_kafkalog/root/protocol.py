@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.config.topic import LogConfig
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.storage.filesystem import FlushMode
     from pyspark_kafkalog.storage.log.reader import LogReader
     from pyspark_kafkalog.storage.names import TopicPartition
-
-_RootT = TypeVar("_RootT")
 
 
 class PublicRoot(Protocol):
@@ -235,23 +233,6 @@ class Root(PublicRoot, Protocol):
 
     def staging(self, write_id: str, *, flush: FlushMode = "fsync") -> Staging:
         """Where to stage the records of a write that has one task; `commit_staged` takes them."""
-
-
-class Unguarded:
-    """The permissions of a root that was opened for no principal: everything is permitted."""
-
-    principal: Final = None
-
-    def allows(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
-        """True."""
-        return True
-
-    def check(self, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
-        """Permits it."""
-
-    def coordinator_root(self: _RootT) -> _RootT:
-        """The root itself."""
-        return self
 
 
 def native_or_none(root: Root) -> NativeRoot | None:

@@ -1,4 +1,4 @@
-"""Reads of one partition of a root: a range of offsets, its end by isolation level, and checks of the offsets.
+"""Tables of a root's records: reads of a range of offsets, its end by isolation level; and the append of a table.
 
 `RootPartitions` are the partitions of a root for readers that look again and again: the server and a follower.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
+from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES, PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.errors import KafkalogError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.root.brokers.notices import reading_notices, remote_offsets
 from pyspark_kafkalog.root.native import NativeRoot
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
     from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.root.snapshot import IsolationLevel
+    from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
+    from pyspark_kafkalog.storage.filesystem import FlushMode
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -113,6 +116,55 @@ def read_partition(
     if end == found.high_watermark > start:
         reader.check_end(end)
     return reader.read(start, end, schema=schema, committed=isolation == "read_committed")
+
+
+def append_table(
+    root: Root,
+    topic: str,
+    records: pa.Table | pa.RecordBatch,
+    *,
+    partition: int | None,
+    compression_type: str | None,
+    transaction: WriteTransaction | None,
+    flush: FlushMode,
+    clock: Callable[[], int],
+) -> CommitResult:
+    """Write the records to the topic, which is created if it does not exist, in one commit: see `LogDir.append`."""
+
+    def append() -> CommitResult:
+        from pyspark_kafkalog.storage.staging.stager import stage_table  # imports compiled code
+
+        described = root.ensure_topic(topic)
+        if partition is not None and not 0 <= partition < len(described.partitions):
+            raise UnknownTopicError(f"topic {topic!r} has partitions 0 to {len(described.partitions) - 1}")
+        staging = root.staging(uuid.uuid4().hex, flush=flush)
+        staged = stage_table(
+            staging.task,
+            topic,
+            records,
+            partitions_count=len(described.partitions),
+            partition=partition,
+            config=root.config_for_write(topic),
+            asked_compression=compression_type,
+            batch_size_bytes=BATCH_SIZE_BYTES,
+            clock_ms=clock,
+            fs=staging.fs,
+        )
+        try:
+            handed_over = staging.hand_over(staged, {topic: described.topic_id or ""})
+            return root.commit_staged(handed_over, transaction=transaction, flush=flush)
+        except BaseException:
+            staging.discard(staged)
+            raise
+
+    version = root.version
+    try:
+        return append()
+    except UnknownTopicError:  # in an object store, written for the topic as of the last refresh
+        root.refresh()
+        if root.version == version:
+            raise
+        return append()
 
 
 class RootPartitions:

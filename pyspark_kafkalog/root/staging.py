@@ -4,30 +4,20 @@
     ObjectStaging     files in a scratch directory of this machine, then data objects in the store (storage/objects/)
 
 A task of a write stages records with the root's `Staging`; `hand_over` returns what its commit takes, which can be
-pickled. `append_table` is a whole write by one process. A crash leaves files or objects that no commit names: clean-up
-removes them.
+pickled. A crash leaves files or objects that no commit names: clean-up removes them.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES
-from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.object_store.store import ObjectStore
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode, flushing_file_system
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, flushing_file_system
 from pyspark_kafkalog.storage.objects.spool import ScratchDirectory
 from pyspark_kafkalog.storage.objects.upload import UploadTask, WrittenObject, upload
 from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask, discard_staged
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from pyspark_kafkalog.root.protocol import Root
-    from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 
 #: What one task of a write has made durable, for the commit.
 Staged: TypeAlias = StagedFile | WrittenObject
@@ -100,52 +90,3 @@ class ObjectStaging:
 
     def discard(self, files: Sequence[StagedFile]) -> None:
         self._scratch.cleanup()
-
-
-def append_table(
-    root: Root,
-    topic: str,
-    records: pa.Table | pa.RecordBatch,
-    *,
-    partition: int | None,
-    compression_type: str | None,
-    transaction: WriteTransaction | None,
-    flush: FlushMode,
-    clock: Callable[[], int],
-) -> CommitResult:
-    """Write the records to the topic, which is created if it does not exist, in one commit: see `LogDir.append`."""
-
-    def append() -> CommitResult:
-        from pyspark_kafkalog.storage.staging.stager import stage_table  # imports compiled code
-
-        described = root.ensure_topic(topic)
-        if partition is not None and not 0 <= partition < len(described.partitions):
-            raise UnknownTopicError(f"topic {topic!r} has partitions 0 to {len(described.partitions) - 1}")
-        staging = root.staging(uuid.uuid4().hex, flush=flush)
-        staged = stage_table(
-            staging.task,
-            topic,
-            records,
-            partitions_count=len(described.partitions),
-            partition=partition,
-            config=root.config_for_write(topic),
-            asked_compression=compression_type,
-            batch_size_bytes=BATCH_SIZE_BYTES,
-            clock_ms=clock,
-            fs=staging.fs,
-        )
-        try:
-            handed_over = staging.hand_over(staged, {topic: described.topic_id or ""})
-            return root.commit_staged(handed_over, transaction=transaction, flush=flush)
-        except BaseException:
-            staging.discard(staged)
-            raise
-
-    version = root.version
-    try:
-        return append()
-    except UnknownTopicError:  # in an object store, written for the topic as of the last refresh
-        root.refresh()
-        if root.version == version:
-            raise
-        return append()

@@ -16,7 +16,7 @@ from fakes.stopping_filesystem import Killed
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.metadata.local.reserve import RESERVE_BYTES, RESERVE_FILES
+from pyspark_kafkalog.metadata.local.log import RESERVE_BYTES, RESERVE_FILES
 from pyspark_kafkalog.storage.filesystem import FileSystem, time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 

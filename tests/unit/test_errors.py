@@ -24,7 +24,7 @@ from repository import FIXTURES
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, DiskFormatError, KafkalogError
-from pyspark_kafkalog.metadata.local.snapshots import read_snapshot, write_snapshot
+from pyspark_kafkalog.metadata.local.backend import read_snapshot, write_snapshot
 from pyspark_kafkalog.metadata.snapshots import SnapshotId
 from pyspark_kafkalog.record import reference
 from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType

@@ -51,7 +51,7 @@ from pyspark_kafkalog.metadata.image import (
     broker_configs,
     image_records,
 )
-from pyspark_kafkalog.metadata.local.snapshots import write_snapshot as write_metadata_snapshot
+from pyspark_kafkalog.metadata.local.backend import write_snapshot as write_metadata_snapshot
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
     MetadataRecord,

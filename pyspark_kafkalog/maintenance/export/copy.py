@@ -33,10 +33,8 @@ from typing import Final
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.groups.group import delete_outdated_offsets
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
-from pyspark_kafkalog.metadata.local.housekeeping import is_leftover
-from pyspark_kafkalog.metadata.local.log import HEAD_FILE
-from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
-from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
+from pyspark_kafkalog.metadata.local.backend import LocalSnapshots, is_leftover
+from pyspark_kafkalog.metadata.local.log import HEAD_FILE, OffsetHint
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     FORMAT_VERSION,

@@ -30,10 +30,14 @@ from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
 from pyspark_kafkalog.metadata.delta import apply
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
-from pyspark_kafkalog.metadata.local.housekeeping import START_FILE
-from pyspark_kafkalog.metadata.local.log import HEAD_FILE
-from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
-from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots, list_snapshots, read_snapshot, write_pointer
+from pyspark_kafkalog.metadata.local.backend import (
+    START_FILE,
+    LocalSnapshots,
+    list_snapshots,
+    read_snapshot,
+    write_pointer,
+)
+from pyspark_kafkalog.metadata.local.log import HEAD_FILE, OffsetHint
 from pyspark_kafkalog.metadata.root_format import metadata_dir
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, image_of

@@ -32,10 +32,8 @@ from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, CommitsRemov
 from pyspark_kafkalog.metadata.delta import ImageChanges, replay_commit, start_delta
 from pyspark_kafkalog.metadata.image import UNKNOWN_ENDS, MetadataImage
 from pyspark_kafkalog.metadata.invariants import check_invariants
-from pyspark_kafkalog.metadata.local.housekeeping import START_FILE
-from pyspark_kafkalog.metadata.local.log import HEAD_FILE, LocalCommitLog
-from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
-from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots, read_pointer
+from pyspark_kafkalog.metadata.local.backend import START_FILE, LocalSnapshots, read_pointer
+from pyspark_kafkalog.metadata.local.log import HEAD_FILE, LocalCommitLog, OffsetHint
 from pyspark_kafkalog.metadata.root_format import check_marker, metadata_dir
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, Snapshots, image_of
 from pyspark_kafkalog.metadata.store import MetadataStore

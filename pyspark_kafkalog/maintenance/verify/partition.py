@@ -30,7 +30,7 @@ from pyspark_kafkalog.maintenance.verify.findings import (
 from pyspark_kafkalog.maintenance.verify.producers import read_producers
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, ScopedUnit, UnreadOffsets
 from pyspark_kafkalog.maintenance.verify.segment import check_unit, report_too_short
-from pyspark_kafkalog.metadata.local.snapshots import read_snapshot
+from pyspark_kafkalog.metadata.local.backend import read_snapshot
 from pyspark_kafkalog.root.brokers.notices import BrokerProcess, reason_and_advice
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (

@@ -13,7 +13,7 @@ import random
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypeVar
 
 from pyspark_kafkalog.errors import InvalidAclError, InvalidRecordError
 from pyspark_kafkalog.metadata.access.hosts import HostRange, canonical_host, is_range
@@ -23,6 +23,8 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     RemoveAccessControlEntryRecord,
 )
 from pyspark_kafkalog.storage.names import check_principal, random_uuid
+
+_RootT = TypeVar("_RootT")
 
 #: Matches any resource name, principal name or host.
 WILDCARD: Final = "*"
@@ -261,3 +263,20 @@ def acl_record(acl_id: str, acl: Acl) -> AccessControlEntryRecord:
         operation=int(acl.operation),
         permission_type=int(acl.permission),
     )
+
+
+class Unguarded:
+    """The permissions of a root that was opened for no principal: everything is permitted."""
+
+    principal: Final = None
+
+    def allows(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
+        """True."""
+        return True
+
+    def check(self, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
+        """Permits it."""
+
+    def coordinator_root(self: _RootT) -> _RootT:
+        """The root itself."""
+        return self

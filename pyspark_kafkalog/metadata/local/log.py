@@ -6,22 +6,37 @@
       00000000000000000000.log               the first commit: a v2 batch of KRaft records with offsets from 0
       00000000000000000005.log               the next one, when the first has 5 records
       00000000000000000005.log.<hex>.tmp     a commit being written, or left by a crash; nothing reads it
-      kafkalog-head                          hint: the log has reached this offset, durably (offset_hint.py)
-      kafkalog-reserve-0 … -3                room for commits that free space on a full disk (reserve.py)
+      kafkalog-head                          hint: the log has reached this offset, durably (`OffsetHint`)
+      kafkalog-reserve-0 … -3                room for commits that free space on a full disk (`CommitReserve`)
 
 A commit is written to a temporary file, fsynced, and linked to its name. The link is the compare-and-set: it fails if
 the name exists. A crash before the link leaves no commit; a crash after it leaves the whole commit. Files never change.
-The oldest are removed once a snapshot contains their records (housekeeping.py). Readers derive the next file's name
+The oldest are removed once a snapshot contains their records (backend.py). Readers derive the next file's name
 from the last commit, so a check for new commits opens one name, however long the history is.
 
 A lost file would look like the end of the log, and the next commit would replace it. The head detects this: it is read
 before each commit, and a log that ends below it has a hole. The head is written after the commit is on disk, without
 waiting for the disk, so it may lag behind (the guard is weaker then) but is never ahead.
+
+*The reserve.* A full disk has no room for a commit file. The reserve files, of 32 KiB each, serve commits that free
+space (retention, delete-records, the deletion of a topic) and commits that change configurations, on which retention
+depends. If such a commit finds no free block or inode for its file, it overwrites the content of a reserve file, which
+is truncated to the commit's length. The file gets the commit's name by a link and loses its own. The truncated blocks
+leave room for the directory to grow. If that is not enough (on tmpfs a name takes an inode), another file of the
+reserve is removed. The next commit and the end of a retention run restore the reserve as soon as the disk has room.
+
+Blocks that are overwritten in place need no new ones, except on copy-on-write file systems (btrfs, ZFS), where only the
+inode is guaranteed.
+
+A crash before the link leaves a reserve file with other content, or a shorter one. A crash after it leaves the commit
+with two names: a file with more than one name is never written to, and a new file replaces it. The file is locked
+(flock) from the check of its names until its own name is removed, so two processes never use the same file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import re
@@ -43,13 +58,190 @@ from pyspark_kafkalog.metadata.commit_log import (
     decode_commit,
     encode_commit,
 )
-from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
-from pyspark_kafkalog.metadata.local.reserve import CommitReserve
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
-from pyspark_kafkalog.storage.below_root import scan
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space, open_to_read
+from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, crc32c, parse_header
+from pyspark_kafkalog.storage.below_root import open_file, scan
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space, open_to_read, pread
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
+
+_HINT_DIGITS: Final = 20
+_HINT_BYTES: Final = _HINT_DIGITS + 10
+
+
+def _hint_text(offset: int) -> bytes:
+    digits = b"%020d" % offset
+    return b"%s %08x\n" % (digits, crc32c(digits))
+
+
+def _parsed(data: bytes) -> int | None:
+    digits = data[:_HINT_DIGITS]
+    if len(data) != _HINT_BYTES or not digits.isdigit() or data != _hint_text(int(digits)):
+        return None
+    return int(digits)
+
+
+class OffsetHint:
+    """A small file with one offset of the commit log as a hint; overwritten in place, without waiting for the disk.
+
+        00000000000000000194 9b1c2f7e\\n     20 digits, a blank, the CRC-32C of the digits
+
+    The offset may be behind but is never ahead: it is written after the change that it records. A crash or a power
+    failure leaves the file unchanged, short, or mixed; content that does not match the CRC counts as no hint.
+    """
+
+    def __init__(self, path: Path, fs: FileSystem) -> None:
+        self.path = path
+        self._fs = fs
+        self._known: tuple[bytes, int | None] = b"", None  # content that was read, and what it says
+
+    def read(self) -> int | None:
+        """The offset; None if the file is missing or its content invalid. Raises OSError if it cannot be read."""
+        try:
+            fd = open_file(self.path)
+        except FileNotFoundError:
+            return None
+        try:
+            data = pread(fd, _HINT_BYTES + 1, 0)
+        finally:
+            os.close(fd)
+        if data != self._known[0]:
+            self._known = data, _parsed(data)
+        return self._known[1]
+
+    def write(self, offset: int) -> None:
+        """Replace the hint. Raises OSError."""
+        fd = self._fs.open(self.path, os.O_WRONLY | os.O_CREAT)
+        try:
+            self._fs.pwrite_all(fd, _hint_text(offset), 0)
+        finally:
+            self._fs.close(fd, self.path)
+
+
+RESERVE_PREFIX: Final = "kafkalog-reserve-"
+
+#: Each commit on a full disk uses one. Several, because the freed space is available only after file.delete.delay.ms.
+RESERVE_FILES: Final = 4
+
+#: Room for the states of 300 partitions; retention commits 128 at a time.
+RESERVE_BYTES: Final = 32 << 10
+
+_STEP_BYTES: Final = 4 << 10
+
+
+class CommitReserve:
+    """The reserve of the commit log in `directory`."""
+
+    def __init__(self, directory: Path, fs: FileSystem) -> None:
+        self._fs = fs
+        self._paths = [directory / f"{RESERVE_PREFIX}{number}" for number in range(RESERVE_FILES)]
+
+    @contextlib.contextmanager
+    def filled(self, data: bytes) -> Iterator[Path | None]:
+        """A reserve file with the content `data`, durable, for the block; None if no file can be used.
+
+        The block either links the file to another name and removes this one, or leaves it as it is.
+        """
+        for path in reversed(self._paths):
+            with self._claimed(path, os.O_RDWR) as fd:
+                if fd is None or os.fstat(fd).st_nlink != 1 or not self._fill(fd, data):
+                    continue
+                yield path
+                return
+        yield None
+
+    def _fill(self, fd: int, data: bytes) -> bool:
+        """Write `data` to the file. False if the file is too short and the disk has no room to extend it."""
+        try:
+            self._fs.pwrite_all(fd, data, 0)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            return False
+        self._fs.truncate(fd, len(data))
+        self._fs.fsync(fd)
+        return True
+
+    def give_up_one(self) -> bool:
+        """Remove an unused reserve file, to free room for a name; False if there is no such file."""
+        for path in reversed(self._paths):
+            with self._claimed(path, os.O_RDWR) as fd:
+                if fd is not None:
+                    self._fs.unlink(path)
+                    return True
+        return False
+
+    def restore(self) -> None:
+        """Create the files that are missing or short, as far as the disk has room. Raises OSError.
+
+        A whole reserve costs one stat: the file with the highest number is used first and restored last, so if it is
+        whole, all are.
+        """
+        if _is_whole(self._paths[-1]):
+            return
+        try:
+            for path in self._paths:
+                self._restore(path)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            _LOG.info("the disk has no room for the whole reserve of the commit log: %s", error)
+
+    def _restore(self, path: Path) -> None:
+        with self._claimed(path, os.O_RDWR | os.O_CREAT) as fd:
+            if fd is None:
+                return
+            status = os.fstat(fd)
+            if status.st_nlink == 1:
+                self._extend(fd, status.st_size)
+                return
+            self._fs.unlink(path)
+        with self._claimed(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
+            if fd is not None:
+                self._extend(fd, 0)
+
+    def _extend(self, fd: int, length: int) -> None:
+        # In small steps, to use all the room of a nearly full disk.
+        for at in range(length, RESERVE_BYTES, _STEP_BYTES):
+            self._fs.pwrite_all(fd, bytes(min(_STEP_BYTES, RESERVE_BYTES - at)), at)
+
+    @contextlib.contextmanager
+    def _claimed(self, path: Path, flags: int) -> Iterator[int | None]:
+        """The file at `path`, open and locked for the block; None if it is missing or another process has locked it."""
+        try:
+            fd = self._fs.open(path, flags)
+        except (FileNotFoundError, FileExistsError):
+            yield None
+            return
+        try:
+            yield fd if _lock(fd) and _is_at(fd, path) else None
+        finally:
+            fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough: a child forked meanwhile also holds the descriptor
+            self._fs.close(fd)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return status.st_size >= RESERVE_BYTES and status.st_nlink == 1
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """Whether the name still refers to the open file: the lock's previous holder may have used it."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
 
 HEAD_FILE: Final = "kafkalog-head"
 

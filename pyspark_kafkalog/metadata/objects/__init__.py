@@ -1,9 +1,5 @@
 """The metadata of a root in an object store. In reading order:
 
-- layout: the objects, what a commit's object holds, and requests that the others share
-- boundary: the oldest commit, and when a process has to look at it
-- log: one commit, one object; put-if-absent as compare-and-set
-- snapshots: their objects, and the pointer to the newest
-- housekeeping: snapshots and retention after a commit
-- place: the store as the metadata store uses it
+- log: one commit, one object; put-if-absent as compare-and-set; the oldest commit, and when a process looks at it
+- backend: the store as the metadata store uses it: snapshots and retention after a commit
 """

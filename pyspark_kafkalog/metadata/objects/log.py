@@ -1,42 +1,365 @@
-"""The commit log of an object root: one commit = one object, which is created if absent. For its content see layout.py.
+"""The commit log of an object root: one commit = one object, which is created if absent.
+
+    <url>/
+      meta.properties                                   as on a file system: the ids of the root               (create)
+      __cluster_metadata-0/
+        kafkalog-format                                 "version=2", "store=object" (root_format.py)           (create)
+        <20 digits>.log                                 a commit, named by its base offset                     (create)
+        <20 digits>-0000000000.checkpoint               a snapshot, by its end offset, in KRaft's format       (create)
+        kafkalog-newest-snapshot                        hint: its file name and size in bytes                  (put)
+        kafkalog-start                                  commits below this offset are removed (see below)          (put)
 
 The create of the next name decides, by the rule of object_store/create.py, so there is no lock and no listing. A reader
 derives the next name from the last commit: a check for new commits is one GET that finds nothing. A process further
 behind lists the later commits and reads, side by side, the few objects that hold them all; a listing that leaves some
 out only costs more requests.
 
-A crash of a writer leaves its commit whole, or none, or a request on its way that still makes it; a later commit then
-finds the name taken, or takes it.
+Objects are created or replaced as a whole, so a crash leaves no partial ones. A crash of a writer leaves its commit
+whole, or none, or a request on its way that still makes it; a later commit then finds the name taken, or takes it.
+
+*Content.* A commit's object begins with its own record batch. The batches of the commits before it follow, the newest
+first: the object is its batch and the whole object of the commit before, as long as that one has less than 64 KiB. So
+few objects hold many commits, and a process that is far behind reads these few. Sizes rise within such a chain, so a
+listing shows where each ends: at an object whose successor is not larger. A reader of a commit by its name needs the
+first batch only.
+
+*The start of the log.* `kafkalog-start` has the lines offset=<n> and directory.id=<id of the root>.
+Commits below the offset have been removed or will be: clean-up first moves the offset, then deletes. So a name is free
+for two reasons: its commit has not been made, or it has been removed. A reader that stopped for hours at a commit that
+is gone would wait for it forever. A writer that stalled for hours could create the name again, and its commit would
+count nowhere. Both therefore look at the start after a long time, and only then, and after the request in question:
+
+- Commits stay for an hour at least. A reader that was at the end of the log ten minutes ago finds the next commit, if
+  there is one. If that is longer ago, or if it looks below that end, as for the outcome of a commit of its own, it
+  reads the start when it has come to the end again: what it has read counts only if it began there or above. It does
+  so every ten minutes in any case, which also shows that another root is in place of the one that was opened.
+- A writer whose commit is created more than 30 s after the log was seen to end at its name reads the start then: its
+  commit counts only if its name is not below. That another thread of the process has seen a later end says nothing.
+
+Times are the longer of what the wall clock and the monotonic clock show, since the latter stands still in a suspended
+machine. The clocks of different machines are compared nowhere.
+
+The object is replaced by plain puts. If it is lost or damaged, the listing of the commits tells the oldest, and the
+next clean-up writes it again. A put that lands late can bring back a lower offset. So readers also list the oldest
+commit every ten minutes, and writers look whether what their commit follows is still there: it goes first.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import re
+import time
 from bisect import bisect_left
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
+from weakref import WeakKeyDictionary
 
-from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, CorruptRecordError
-from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, CommitsRemovedError, LoadedImage, encode_commit
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.metadata.objects.boundary import Boundary, Moment
-from pyspark_kafkalog.metadata.objects.layout import (
-    MAX_OBJECT_BYTES,
-    CommitObject,
-    carried_by_next,
-    commit_key,
-    name_of,
-    parse_commit_key,
-    parse_snapshot_key,
+from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, CorruptRecordError, LogDirError
+from pyspark_kafkalog.metadata.commit_log import (
+    MAX_COMMIT_BYTES,
+    Commit,
+    CommitLog,
+    CommitsRemovedError,
+    LoadedImage,
+    decode_commit,
+    encode_commit,
 )
-from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, METADATA_DIR
+from pyspark_kafkalog.metadata.snapshots import SnapshotId
 from pyspark_kafkalog.object_store.create import Taken, create_once
 from pyspark_kafkalog.object_store.repeat import Waiting
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError, ObjectStore, ObjectStoreError
+from pyspark_kafkalog.record.header import parse_header
+from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import LOG_SUFFIX
 from pyspark_kafkalog.threads import side_by_side
+
+#: An object of this size or more is not carried by the next commit. Equal to the least distance of snapshots, so that
+#: a chain ends about where a snapshot is due.
+CARRIED_BYTES_MAX: Final = 64 << 10
+
+MAX_OBJECT_BYTES: Final = MAX_COMMIT_BYTES + CARRIED_BYTES_MAX
+
+_SMALL_BYTES_MAX: Final = 1 << 10
+
+MARKER_KEY: Final = f"{METADATA_DIR}/{FORMAT_MARKER}"
+META_PROPERTIES_BYTES_MAX: Final = 1 << 20
+
+_COMMIT: Final = re.compile(re.escape(METADATA_DIR) + r"/(\d{20})" + re.escape(LOG_SUFFIX))
+
+
+def carried_by_next(data: bytes) -> bytes:
+    """What the next commit's object holds of a commit's object with the content `data`."""
+    return data if len(data) < CARRIED_BYTES_MAX else b""
+
+
+def commit_key(base_offset: int) -> str:
+    """The key of the commit at `base_offset`."""
+    return f"{METADATA_DIR}/{base_offset:020d}{LOG_SUFFIX}"
+
+
+def snapshot_key(snapshot: SnapshotId) -> str:
+    """The key of a snapshot."""
+    return f"{METADATA_DIR}/{snapshot.file_name}"
+
+
+def metadata_key(name: str) -> str:
+    """The key of the small object `name` beside the commits."""
+    return f"{METADATA_DIR}/{name}"
+
+
+def parse_commit_key(key: str) -> int | None:
+    """The base offset of the commit with that key; None if it is not a commit's."""
+    match = _COMMIT.fullmatch(key)
+    return None if match is None else int(match[1])
+
+
+def parse_snapshot_key(key: str) -> SnapshotId | None:
+    """The snapshot with that key; None if it is not a snapshot's."""
+    folder, _, name = key.rpartition("/")
+    return SnapshotId.parse(name) if folder == METADATA_DIR else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    base_offset: int
+    position: int
+    size_bytes: int
+
+
+class CommitObject:
+    """The content of one commit's object: its own commit, and those that it carries.
+
+    Raises CorruptRecordError, which names `file`, unless the batches' headers are those of consecutive commits up to
+    the one at `base_offset`. The batches themselves are checked when they are decoded.
+    """
+
+    def __init__(self, data: bytes, base_offset: int, file: str) -> None:
+        self.base_offset = base_offset
+        self._data = data
+        self._file = file
+        self._slices = {each.base_offset: each for each in _slices(data, base_offset, file)}
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._data)
+
+    @property
+    def first_offset(self) -> int:
+        """The base offset of the oldest commit in the object."""
+        return min(self._slices)
+
+    def offsets(self) -> list[int]:
+        """The base offsets of the commits in the object, oldest first."""
+        return sorted(self._slices)
+
+    def __contains__(self, base_offset: int) -> bool:
+        return base_offset in self._slices
+
+    def commit(self, base_offset: int) -> Commit:
+        """One of the commits. Raises CorruptRecordError or UnsupportedFormatError."""
+        found = self._slices[base_offset]
+        is_own = base_offset == self.base_offset
+        return decode_commit(
+            self._data[found.position : found.position + found.size_bytes],
+            base_offset,
+            self._file,
+            position=found.position,
+            carried_by_next=carried_by_next(self._data) if is_own else b"",
+        )
+
+
+def _slices(data: bytes, base_offset: int, file: str) -> Iterator[_Slice]:
+    expected, position = base_offset, 0
+    while position < len(data) or position == 0:
+        header = parse_header(data, position, file=file, file_position=position)
+        size_bytes = min(header.size_bytes, len(data) - position)  # decoding reports that it is too short
+        if position == 0:
+            found, is_next = header.base_offset, header.base_offset == expected
+        else:
+            found, is_next = header.next_offset, header.base_offset < header.next_offset == expected
+        if not is_next or header.base_offset < 0:
+            what = "base offset" if position == 0 else "a batch that ends at offset"
+            raise CorruptRecordError(
+                file=file, position=position, expected=f"{what} {expected} by the name", found=str(found)
+            )
+        yield _Slice(header.base_offset, position, size_bytes)
+        expected = header.base_offset
+        position += size_bytes
+
+
+def name_of(store: ObjectStore, key: str) -> str:
+    """What messages call the object: its URL."""
+    return f"{store.url}/{key}"
+
+
+def read_if_there(store: ObjectStore, key: str, *, max_bytes: int = _SMALL_BYTES_MAX) -> bytes | None:
+    """The content of a small object; None if it does not exist. Raises ObjectStoreError."""
+    try:
+        return store.get(key, max_bytes=max_bytes)
+    except ObjectNotFoundError:
+        return None
+
+
+START_KEY: Final = metadata_key("kafkalog-start")
+
+#: How long a reader relies on the start of the log that it has read. Far below MIN_RETENTION_MS: the difference is what
+#: clocks of different machines may differ by.
+READER_TRUST_S: Final = 600.0
+#: How long a writer relies on having seen the end of the log.
+WRITER_TRUST_S: Final = 30.0
+#: Commits and snapshots are kept at least so long, whatever metadata.max.retention.ms says.
+MIN_RETENTION_MS: Final = 3_600_000
+
+_START: Final = re.compile(rb"offset=([0-9]{1,19})\ndirectory\.id=([A-Za-z0-9_-]{22})\n")
+
+
+def encode_start(offset: int, directory_id: str) -> bytes:
+    """The content of `kafkalog-start`."""
+    return f"offset={offset}\ndirectory.id={directory_id}\n".encode("ascii")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time by both clocks: seconds of the monotonic clock, ms of the wall clock."""
+
+    monotonic_s: float
+    wall_ms: int
+
+    def seconds_until(self, later: Moment) -> float:
+        """The longer of what the two clocks show."""
+        return max(later.monotonic_s - self.monotonic_s, (later.wall_ms - self.wall_ms) / 1000)
+
+
+#: The end of the log as this process has found it last, and when, by the client of the store.
+_ENDS: Final[WeakKeyDictionary[ObjectStore, tuple[int, Moment]]] = WeakKeyDictionary()
+
+
+def has_commits_from(
+    store: ObjectStore,
+    offset: int,
+    *,
+    clock: Callable[[], int] = time_ms,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Whether a commit was made at `offset`, also if it has been removed since; True if that is unknown.
+
+    One request, and one more if there is none and the process did not look in the last ten minutes. Raises
+    ObjectStoreError.
+    """
+    now = Moment(monotonic(), clock())
+    try:
+        store.get_ranges(commit_key(offset), [ByteRange(0, 1)])  # unlike a HEAD's, a refusal says what is missing
+    except ObjectNotFoundError:
+        known = _ENDS.get(store)
+        if known is None or known[0] > offset or known[1].seconds_until(now) > READER_TRUST_S:
+            # In this order: the start of the log moves before commits are removed.
+            match = _START.fullmatch(read_if_there(store, START_KEY) or b"")
+            if match is None or int(match[1]) > offset:
+                return True
+        _ENDS[store] = offset, now
+        return False
+    return True
+
+
+class CommitLogStart:
+    """What one process knows of the start of the log of the root with the id `directory_id`; thread-safe.
+
+    `offset`: commits below it may be removed.
+    """
+
+    def __init__(
+        self, store: ObjectStore, directory_id: str, *, clock: Callable[[], int], monotonic: Callable[[], float]
+    ) -> None:
+        self.offset = 0
+        self._stored: int | None = None  # what the object said last; None: lost or damaged
+        self._store = store
+        self._directory_id = directory_id
+        self._clock = clock
+        self._monotonic = monotonic
+        self._read_at: Moment | None = None
+        self._end: tuple[int, Moment] | None = None
+
+    def now(self) -> Moment:
+        """The present time."""
+        return Moment(self._monotonic(), self._clock())
+
+    def read(self, *, with_listing: bool = False) -> None:
+        """Read the start of the log; list the oldest commit if the start is lost, or if it shall be found when stale.
+
+        Raises LogDirError if another root, or none, is in the store; ObjectStoreError.
+        """
+        now = self.now()
+        found = self._stored = self._get()
+        listed = self._oldest_listed() if with_listing or found is None else 0
+        self.offset = max(self.offset, listed, found or 0)
+        self._read_at = now
+
+    def _get(self) -> int | None:
+        data = read_if_there(self._store, START_KEY)
+        match = None if data is None else _START.fullmatch(data)
+        if match is None:
+            return None
+        directory_id = match[2].decode("ascii")
+        if directory_id != self._directory_id:
+            raise LogDirError(
+                f"{self._store.url}: expected the log directory with directory id {self._directory_id}, found the one "
+                f"with {directory_id}: it was replaced; open it again (a streaming query: with a new checkpoint)"
+            )
+        return int(match[1])
+
+    def _oldest_listed(self) -> int:
+        for each in self._store.list_objects(METADATA_DIR):
+            offset = parse_commit_key(each.key)
+            if offset is not None:
+                return offset
+        raise LogDirError(
+            f"{self._store.url} has no commits: creating the log directory was not finished, or it was removed or "
+            "replaced: create it, or open it again"
+        )
+
+    def is_due(self, offset: int) -> bool:
+        """Whether a process that has read from `offset` to the end of the log must read the start of the log now."""
+        if self._read_at is None or self._end is None or offset < self._end[0]:
+            return True
+        now = self.now()
+        return any(at.seconds_until(now) > READER_TRUST_S for at in (self._read_at, self._end[1]))
+
+    def was_at_end(self, offset: int, at: Moment) -> None:
+        """Note that the log ended at `offset`, or below, when a request was sent at that time, for certain."""
+        self._end = offset, at
+
+    def seen_at_end(self, offset: int) -> Moment | None:
+        """When the log was last seen to end at `offset`; None if it was not, or a later end was seen since."""
+        end = self._end
+        return end[1] if end is not None and end[0] == offset else None
+
+    def is_recent(self, seen: Moment | None) -> bool:
+        """Whether the end of the log was seen so recently that a commit there need not look at the start of the log."""
+        return seen is not None and seen.seconds_until(self.now()) <= WRITER_TRUST_S
+
+    @property
+    def was_read(self) -> bool:
+        """Whether this process has read the start of the log."""
+        return self._read_at is not None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the object was there when it was last read."""
+        return self._stored is not None
+
+    def move(self, offset: int) -> None:
+        """Move the start of the log to `offset`, unless it is there or beyond."""
+        self.read()
+        self.offset = max(offset, self.offset)
+        if self._stored is None or self._stored < self.offset:
+            self._store.put(START_KEY, encode_start(self.offset, self._directory_id))
+            self._stored = self.offset
+
 
 #: Commits that a reader reads one after the other before it lists the later ones.
 _ONE_BY_ONE: Final = 2
@@ -71,9 +394,9 @@ def read_commit_object(store: ObjectStore, base_offset: int) -> CommitObject | N
 class ObjectCommitLog(CommitLog):
     """Reads and publishes the commits in `store`; thread-safe."""
 
-    def __init__(self, store: ObjectStore, boundary: Boundary, *, waiting: Waiting | None = None) -> None:
+    def __init__(self, store: ObjectStore, start: CommitLogStart, *, waiting: Waiting | None = None) -> None:
         self._store = store
-        self._boundary = boundary
+        self._start = start
         self._waiting = waiting
         self._last_read: CommitObject | None = None
         self._end_offset = -1  # where the end of the log was found last, by reading or by a commit
@@ -96,14 +419,14 @@ class ObjectCommitLog(CommitLog):
         return found
 
     def read_from(self, offset: int, *, many: bool = False) -> Iterator[Commit]:
-        if self._boundary.is_due(offset):  # what is read may have been made by others at names that were removed
+        if self._start.is_due(offset):  # what is read may have been made by others at names that were removed
             commits, end, at = _all_of(self._read_to_end(offset, many=many))
             self._check_kept(offset)
             self._was_at_end(end, at)
             yield from commits
             return
         end, at = yield from self._read_to_end(offset, many=many)
-        if self._boundary.is_due(offset):
+        if self._start.is_due(offset):
             self._check_kept(offset)
         self._was_at_end(end, at)
 
@@ -113,7 +436,7 @@ class ObjectCommitLog(CommitLog):
             yield commit
             offset = commit.next_offset
         while True:  # also after a listing: it may leave out the last ones
-            now = self._boundary.now()
+            now = self._start.now()
             commits = list(self._read_next(offset, _ONE_BY_ONE))
             yield from commits
             offset = commits[-1].next_offset if commits else offset
@@ -126,7 +449,7 @@ class ObjectCommitLog(CommitLog):
 
     def _was_at_end(self, offset: int, at: Moment) -> None:
         self._end_offset = offset
-        self._boundary.was_at_end(offset, at)
+        self._start.was_at_end(offset, at)
 
     def _read_next(self, offset: int, count: int) -> Iterator[Commit]:
         for _ in range(count):
@@ -138,19 +461,19 @@ class ObjectCommitLog(CommitLog):
 
     def _check_kept(self, offset: int) -> None:
         """Raise CommitsRemovedError unless the commits read from `offset` to the end still counted at the end."""
-        self._boundary.read(with_listing=self._boundary.was_read)
+        self._start.read(with_listing=self._start.was_read)
         self._raise_if_removed(offset)
 
     def _raise_if_removed(self, offset: int) -> None:
-        if offset < self._boundary.offset:
+        if offset < self._start.offset:
             raise CommitsRemovedError(
-                f"{self.name_of(offset)} and later commits were removed: the log begins at {self._boundary.offset}"
+                f"{self.name_of(offset)} and later commits were removed: the log begins at {self._start.offset}"
             )
 
     def sees_end(self, offset: int) -> bool:
         """Whether the log was seen to end at `offset` a short time ago."""
-        is_recent = self._boundary.is_recent(self._boundary.seen_at_end(offset))
-        return offset == self._end_offset and is_recent and not self._boundary.is_due(offset)
+        is_recent = self._start.is_recent(self._start.seen_at_end(offset))
+        return offset == self._end_offset and is_recent and not self._start.is_due(offset)
 
     def _read_listed(self, offset: int) -> Iterator[Commit]:
         """The commits from the one at `offset` on that a listing shows. Raises CommitsRemovedError."""
@@ -189,7 +512,7 @@ class ObjectCommitLog(CommitLog):
                             yield commit
                             offset = commit.next_offset
         if offset <= bases[-1]:
-            self._boundary.read(with_listing=True)
+            self._start.read(with_listing=True)
             self._raise_if_removed(offset)
             raise self.lost_commit(offset, reached=bases[-1])
 
@@ -205,7 +528,7 @@ class ObjectCommitLog(CommitLog):
     def listed_offsets(self) -> Iterator[int]:
         for each in self._store.list_objects(METADATA_DIR):
             offset = parse_commit_key(each.key)
-            if offset is not None and offset >= self._boundary.offset:
+            if offset is not None and offset >= self._start.offset:
                 yield offset
 
     def lost_commit(self, offset: int, *, reached: int) -> CorruptRecordError:
@@ -221,11 +544,11 @@ class ObjectCommitLog(CommitLog):
         """Does nothing: an object that can be read is durable."""
 
     def publish(self, loaded: LoadedImage, records: Sequence[MetadataRecord], *, timestamp_ms: int) -> Commit:
-        """See MetadataPlace.publish."""
+        """See MetadataBackend.publish."""
         base_offset = loaded.image.next_offset
         self._end_offset = -1
-        seen = self._boundary.seen_at_end(base_offset)
-        now = self._boundary.now()
+        seen = self._start.seen_at_end(base_offset)
+        now = self._start.now()
         name = self.name_of(base_offset)
         batch = encode_commit(base_offset, records, timestamp_ms)
         body = batch + loaded.tail.carried
@@ -241,7 +564,7 @@ class ObjectCommitLog(CommitLog):
             with contextlib.suppress(CorruptRecordError):  # reading it again reports the damage
                 self._last_read = CommitObject(outcome.body, base_offset, name)
             raise CommitConflictError(f"another writer published {name} first")
-        if not self._boundary.is_recent(seen):
+        if not self._start.is_recent(seen):
             self._check_counts(loaded, base_offset)
         next_offset = base_offset + len(records)
         self._was_at_end(next_offset, now)
@@ -261,8 +584,8 @@ class ObjectCommitLog(CommitLog):
     def _check_counts(self, loaded: LoadedImage, base_offset: int) -> None:
         """Raise CommitConflictError if the commit's name was free because clean-up had removed the commit there."""
         try:
-            self._boundary.read()
-            if base_offset >= self._boundary.offset and self._follows(loaded.tail.last_file):
+            self._start.read()
+            if base_offset >= self._start.offset and self._follows(loaded.tail.last_file):
                 return
         except ObjectStoreError as error:
             raise CommitStateUnknownError(

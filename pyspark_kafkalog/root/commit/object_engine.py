@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.metadata.extents import AT_LOG_END, RunPlace, data_object_record
+from pyspark_kafkalog.metadata.extents import AT_LOG_END, RunAttributes, data_object_record
 from pyspark_kafkalog.metadata.following import check_not_following
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
@@ -47,7 +47,7 @@ from pyspark_kafkalog.root.commit.plan import (
     state_after_append,
     truncation_record,
 )
-from pyspark_kafkalog.root.commit.runs import ObjectPuts, RunSpan, StagedBatches, places_of, runs_of
+from pyspark_kafkalog.root.commit.runs import ObjectPuts, RunSpan, StagedBatches, run_attributes_of, runs_of
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.extents import ObjectExtents
 from pyspark_kafkalog.root.objects.producers import (
@@ -137,7 +137,7 @@ class _PlannedAppend:
     topic_id: str
     partition: int
     runs: Sequence[NewRun]
-    places: Sequence[RunPlace]
+    attributes: Sequence[RunAttributes]
     before: LogState
     after: LogState
     staged: StagedBatches | None = None
@@ -163,12 +163,12 @@ class ObjectAttempt(Attempt):
             records.append(truncation_record(self.image))
         for cut in cuts:
             records += cut.records(self.image, self._puts)
-        runs = [pair for each in self._appends for pair in zip(each.runs, each.places, strict=False)]
+        runs = [pair for each in self._appends for pair in zip(each.runs, each.attributes, strict=False)]
         if runs:
             records.append(data_object_record(*self._puts.put(self.image, runs)))
         for each in self._appends:
             if each.staged is not None:
-                records.append(data_object_record(each.staged.written, each.places))
+                records.append(data_object_record(each.staged.written, each.attributes))
             if each.after != replace(each.before, log_end_offset=each.after.log_end_offset):
                 records.append(partition_state_record(each.topic_id, each.partition, each.after))
         return records
@@ -207,7 +207,7 @@ class ObjectAttempt(Attempt):
             rows = encode_rows(appended.rows)
             after = replace(after, first_unstable_offset=appended.first_unstable_offset)
         run = NewRun(topic_id, of.partition, before.log_end_offset, plan.parts)
-        place = RunPlace(rows, first_offset=before.log_end_offset)
+        place = RunAttributes(rows, first_offset=before.log_end_offset)
         self._appends.append(_PlannedAppend(topic_id, of.partition, [run], [place], before, after))
 
     # Of a follower
@@ -216,7 +216,7 @@ class ObjectAttempt(Attempt):
         change, batches, of = checked.change, checked.batches, checked.topic_partition
         partition = self.image.partition(of.topic, of.partition)
         runs: Sequence[NewRun] = ()
-        places: Sequence[RunPlace] = ()
+        attributes: Sequence[RunAttributes] = ()
         staged, appended = None, before
         if len(batches):
             base_offset = AT_LOG_END
@@ -231,7 +231,7 @@ class ObjectAttempt(Attempt):
                 runs, spans = runs_of(change.topic_id, of.partition, first_offset, batches)
                 rows = rows_of(producer_batches(batches.data, batches.batches, data_position=0, file=FETCH_RESPONSE))
             rows, first_unstable = self._with_starts(of, rows, before)
-            places = places_of(spans, rows, base_offset)
+            attributes = run_attributes_of(spans, rows, base_offset)
             appended = replace(
                 before,
                 log_end_offset=batches.next_offset,
@@ -239,7 +239,7 @@ class ObjectAttempt(Attempt):
                 first_unstable_offset=first_unstable,
             )
         after = state_after_append(change, before, appended)
-        self._appends.append(_PlannedAppend(change.topic_id, of.partition, runs, places, before, after, staged))
+        self._appends.append(_PlannedAppend(change.topic_id, of.partition, runs, attributes, before, after, staged))
         self._copied.append(checked)
         self.states[of] = after
 

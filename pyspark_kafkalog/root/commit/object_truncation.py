@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
-from pyspark_kafkalog.metadata.extents import RunPlace, data_object_record
+from pyspark_kafkalog.metadata.extents import RunAttributes, data_object_record
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.object_store.store import ObjectStore
@@ -72,7 +72,7 @@ class PlannedTruncation:
                 rows = _rows(producers, batches)
                 runs, spans = runs_of(self.topic_id, number, first_offset, batches)
                 # Nothing for the history: the batches were there before.
-                places = [RunPlace(encode_rows(span.rows(rows)), span.leader_epoch) for span in spans]
+                places = [RunAttributes(encode_rows(span.rows(rows)), span.leader_epoch) for span in spans]
                 yield data_object_record(*puts.put(image, list(zip(runs, places, strict=True))))
                 first_offset = batches.next_offset
         yield partition_state_record(self.topic_id, number, self.after)

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.metadata.extents import AT_LOG_END, RunPlace
+from pyspark_kafkalog.metadata.extents import AT_LOG_END, RunAttributes
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES
@@ -61,13 +61,16 @@ class RunSpan:
         return found
 
 
-def places_of(spans: Iterable[RunSpan], rows: NDArray[np.void], base_offset: int = AT_LOG_END) -> list[RunPlace]:
+def run_attributes_of(
+    spans: Iterable[RunSpan], rows: NDArray[np.void], base_offset: int = AT_LOG_END
+) -> list[RunAttributes]:
     """A commit's attributes of runs at these offsets; `base_offset` is what it states for the first one."""
-    places: list[RunPlace] = []
+    attributes: list[RunAttributes] = []
     for span in spans:
         own = encode_rows(span.rows(rows))
-        places.append(RunPlace(own, span.leader_epoch, AT_LOG_END if places else base_offset, span.first_offset))
-    return places
+        stated_offset = AT_LOG_END if attributes else base_offset
+        attributes.append(RunAttributes(own, span.leader_epoch, stated_offset, span.first_offset))
+    return attributes
 
 
 def runs_of(
@@ -106,9 +109,9 @@ class ObjectPuts:
         self._written: dict[bytes, WrittenObject] = {}
 
     def put(
-        self, image: MetadataImage, runs: Sequence[tuple[NewRun, RunPlace]]
-    ) -> tuple[WrittenObject, list[RunPlace]]:
-        """An object with the runs, or its body if it is small, and the places of its runs in their order."""
+        self, image: MetadataImage, runs: Sequence[tuple[NewRun, RunAttributes]]
+    ) -> tuple[WrittenObject, list[RunAttributes]]:
+        """An object with the runs, or its body if it is small, and the attributes of its runs in their order."""
         ordered = sorted(runs, key=lambda each: (each[0].topic_id, each[0].partition))
         body, made = compose_body([run for run, _ in ordered])
         known = self._written.get(body)
@@ -145,19 +148,19 @@ def stage_batches(
     key = UploadTask(write_id, _TASK, planned_at).key(0)
     store.put(key, body)
     written = WrittenObject(write_id, key, len(body), planned_at, frozenset({of.topic}), made)
-    return StagedBatches(written, tuple(places_of(spans, rows)), first_offset)
+    return StagedBatches(written, tuple(run_attributes_of(spans, rows)), first_offset)
 
 
 @dataclass(frozen=True)
 class StagedBatches:
     """Batches in the store: `written` has runs of one partition alone, in the order of their offsets.
 
-    The first run begins at `first_offset` of the log, each further one where the one before ends. `places` are those of
-    the runs, whose rows do not say yet where transactions begin. Can be pickled.
+    The first run begins at `first_offset` of the log, each further one where the one before ends. `attributes` are
+    those of the runs, whose rows do not say yet where transactions begin. Can be pickled.
     """
 
     written: WrittenObject
-    places: tuple[RunPlace, ...]
+    attributes: tuple[RunAttributes, ...]
     first_offset: int
 
     def __len__(self) -> int:
@@ -180,15 +183,15 @@ class StagedBatches:
     @property
     def held_bytes(self) -> int:
         """About the memory that this takes."""
-        return sum(_RUN_BYTES + len(each.producer_batches) for each in self.places)
+        return sum(_RUN_BYTES + len(each.producer_batches) for each in self.attributes)
 
     @property
     def spans(self) -> list[RunSpan]:
         """The offsets of the runs."""
         found: list[RunSpan] = []
         first_offset = self.first_offset
-        for run, place in zip(self.written.runs, self.places, strict=True):
-            found.append(RunSpan(first_offset, first_offset + run.offsets_count, place.leader_epoch))
+        for run, given in zip(self.written.runs, self.attributes, strict=True):
+            found.append(RunSpan(first_offset, first_offset + run.offsets_count, given.leader_epoch))
             first_offset = found[-1].end_offset
         return found
 
@@ -197,8 +200,8 @@ class StagedBatches:
         """The batches of producers (PRODUCER_BATCH_DTYPE). Raises InvalidRecordError for any that cannot be."""
         return np.concatenate(
             [
-                parse_rows(place.producer_batches, start_offset=span.first_offset, end_offset=span.end_offset)
-                for span, place in zip(self.spans, self.places, strict=True)
+                parse_rows(given.producer_batches, start_offset=span.first_offset, end_offset=span.end_offset)
+                for span, given in zip(self.spans, self.attributes, strict=True)
             ]
         )
 
@@ -213,20 +216,23 @@ class StagedBatches:
         key = DataKey.parse(written.key)
         if key is None or key.planned_at != written.planned_at or written.inline_data is not None:
             raise _refusal(of, f"an object planned at {written.planned_at} cannot have the key {written.key!r}")
-        if not written.runs or len(written.runs) != len(self.places) or not 0 <= self.first_offset <= INT64_MAX >> 1:
-            raise _refusal(
-                of, f"{len(written.runs)} runs with {len(self.places)} places cannot begin at {self.first_offset}"
-            )
+        if (
+            not written.runs
+            or len(written.runs) != len(self.attributes)
+            or not 0 <= self.first_offset <= INT64_MAX >> 1
+        ):
+            count, stated = len(written.runs), len(self.attributes)
+            raise _refusal(of, f"{count} runs with attributes of {stated} cannot begin at {self.first_offset}")
         end, epoch = 0, -1
-        for run, place in zip(written.runs, self.places, strict=True):
+        for run, given in zip(written.runs, self.attributes, strict=True):
             is_of = (run.topic_id, run.partition) == (topic_id, of.partition)
             if not is_of or run.position < end or run.end > written.size_bytes or not _is_possible(run):
                 raise _refusal(of, f"an object of {written.size_bytes} bytes cannot have, after byte {end}, {run}")
-            if not epoch <= place.leader_epoch <= INT32_MAX and place.leader_epoch != -1:
-                raise _refusal(of, f"a run has leader epoch {place.leader_epoch} after one with {epoch}")
-            if place.base_offset != AT_LOG_END:
-                raise _refusal(of, f"a run states the base offset {place.base_offset}")
-            end, epoch = run.end, max(epoch, place.leader_epoch)
+            if not epoch <= given.leader_epoch <= INT32_MAX and given.leader_epoch != -1:
+                raise _refusal(of, f"a run has leader epoch {given.leader_epoch} after one with {epoch}")
+            if given.base_offset != AT_LOG_END:
+                raise _refusal(of, f"a run states the base offset {given.base_offset}")
+            end, epoch = run.end, max(epoch, given.leader_epoch)
         if len(self.producer_rows) > len(self):
             raise _refusal(of, f"{len(self)} batches cannot have {len(self.producer_rows)} batches of producers")
 

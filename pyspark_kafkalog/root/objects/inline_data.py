@@ -1,6 +1,6 @@
 """The bytes of small writes, which are inside their commits (metadata/extents.py).
 
-A commit's object carries the commits before it, up to 64 KiB (metadata/objects/layout.py). So inline data is asked for
+A commit's object carries the commits before it, up to 64 KiB (metadata/objects/log.py). So inline data is asked for
 in groups of neighbouring commits: the object of the last commit of a group holds most of them or all, and the rest is
 in the object before the first that it carries. A thousand small writes take some forty requests instead of a thousand.
 
@@ -22,8 +22,7 @@ import numpy as np
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.metadata.extents import DataObject, DataObjects
 from pyspark_kafkalog.metadata.messages.metadata_records import DataObjectRecord
-from pyspark_kafkalog.metadata.objects.layout import CARRIED_BYTES_MAX, CommitObject
-from pyspark_kafkalog.metadata.objects.log import read_commit_object
+from pyspark_kafkalog.metadata.objects.log import CARRIED_BYTES_MAX, CommitObject, read_commit_object
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.tiered.index_cache import BytesCache
 

@@ -211,7 +211,7 @@ class PlannedRoot:
         task cannot add rows to it.
         """
         if self._has_later_commit is None:
-            from pyspark_kafkalog.metadata.objects.boundary import has_commits_from
+            from pyspark_kafkalog.metadata.objects.log import has_commits_from
 
             self._has_later_commit = has_commits_from(self.address.open(), self.version)
         if not self._has_later_commit:

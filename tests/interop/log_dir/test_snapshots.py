@@ -9,7 +9,7 @@ from builders.message_fields import kafka_text
 from builders.metadata_roots import Clock, add_topic, settings_of, snapshot_files, write_to
 from kafka_processes.oracle import dump_log
 
-from pyspark_kafkalog.metadata.local.snapshots import read_snapshot
+from pyspark_kafkalog.metadata.local.backend import read_snapshot
 from pyspark_kafkalog.metadata.messages.metadata_records import ProducerIdsRecord, TransactionalIdRecord
 from pyspark_kafkalog.metadata.messages.records import NATIVE_API_KEYS_FROM
 from pyspark_kafkalog.root.bootstrap import create_root

@@ -21,8 +21,8 @@ from tiers import TIER
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
-from pyspark_kafkalog.metadata.objects.layout import parse_commit_key
-from pyspark_kafkalog.metadata.objects.snapshots import POINTER_KEY
+from pyspark_kafkalog.metadata.objects.backend import POINTER_KEY
+from pyspark_kafkalog.metadata.objects.log import parse_commit_key
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectMetadata
 from pyspark_kafkalog.root.objects import inline_data
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot

@@ -29,7 +29,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     SegmentObjectsRecord,
     TopicRecord,
 )
-from pyspark_kafkalog.metadata.objects.layout import commit_key
+from pyspark_kafkalog.metadata.objects.log import commit_key
 from pyspark_kafkalog.object_store.address import StoreAddress
 
 TOPIC_ID: Final = "AQAAAAAAAAAAAAAAAAAACQ"

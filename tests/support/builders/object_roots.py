@@ -29,7 +29,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     SegmentObjectsRecord,
     TopicRecord,
 )
-from pyspark_kafkalog.metadata.objects.layout import commit_key
+from pyspark_kafkalog.metadata.objects.log import commit_key
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.admin import broker_config

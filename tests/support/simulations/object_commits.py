@@ -24,9 +24,9 @@ from fakes.stopping_filesystem import Killed
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, TransactionalIdRecord
+from pyspark_kafkalog.metadata.objects import backend as backend_module
 from pyspark_kafkalog.metadata.objects import log as log_module
-from pyspark_kafkalog.metadata.objects import place as place_module
-from pyspark_kafkalog.metadata.objects.layout import CommitObject
+from pyspark_kafkalog.metadata.objects.log import CommitObject
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ObjectStoreError
 
@@ -45,7 +45,7 @@ CRASHES: Final = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_IN_FLIGHT)
 @pytest.fixture
 def one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that go side by side get an order, so that a seed always gives the same run."""
-    for module in (log_module, place_module):
+    for module in (log_module, backend_module):
         monkeypatch.setattr(module, "side_by_side", lambda requests: [request() for request in requests])
     share_decoded_commits(monkeypatch)
 
@@ -136,7 +136,7 @@ def check(place: ObjectPlace, writers: Sequence[Writer]) -> MetadataImage:
     commits = list(store.log.replay())
     assert commits[-1].next_offset == store.image.next_offset
     # each object also read by its name alone
-    kept = [int(name[:20]) for name in commit_names(place) if int(name[:20]) >= store._place._boundary.offset]
+    kept = [int(name[:20]) for name in commit_names(place) if int(name[:20]) >= store._backend._start.offset]
     assert [each.base_offset for each in commits] == kept
     fresh = place.open()
     for each in commits:

@@ -52,8 +52,8 @@ from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata import store as store_module
+from pyspark_kafkalog.metadata.objects import backend as backend_module
 from pyspark_kafkalog.metadata.objects import log as log_module
-from pyspark_kafkalog.metadata.objects import place as place_module
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStoreError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.objects import inline_data
@@ -123,7 +123,7 @@ class _InlinePool:
 @pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No threads, and no chance but the seed's."""
-    for module in (log_module, place_module):
+    for module in (log_module, backend_module):
         monkeypatch.setattr(module, "side_by_side", lambda requests: [request() for request in requests])
     share_decoded_commits(monkeypatch)
     monkeypatch.setattr(run_source_module, "_POOL", _InlinePool())

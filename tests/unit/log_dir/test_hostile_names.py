@@ -35,7 +35,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     PartitionStateRecord,
     TopicRecord,
 )
-from pyspark_kafkalog.metadata.objects.layout import commit_key, snapshot_key
+from pyspark_kafkalog.metadata.objects.log import commit_key, snapshot_key
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.snapshots import SnapshotId, encode_snapshot
 from pyspark_kafkalog.record.header import BATCH_DTYPE

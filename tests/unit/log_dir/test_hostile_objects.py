@@ -13,7 +13,7 @@ from fakes.watched_paths import WatchedPaths
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata.objects.layout import commit_key
+from pyspark_kafkalog.metadata.objects.log import commit_key
 from pyspark_kafkalog.storage.names import offset_file_name
 from pyspark_kafkalog.tools.main import main
 

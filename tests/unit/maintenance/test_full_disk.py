@@ -22,7 +22,7 @@ from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock, sha
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_once
 from pyspark_kafkalog.maintenance.retention.delete import RETENTION_JOB, apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.metadata.local.reserve import RESERVE_BYTES, RESERVE_FILES
+from pyspark_kafkalog.metadata.local.log import RESERVE_BYTES, RESERVE_FILES
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 

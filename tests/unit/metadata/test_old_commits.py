@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 from builders.metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, write_to
-from builders.root_places import PLACES, LocalPlace, ObjectPlace, Place, client_address, commit_names, snapshot_names
+from builders.root_places import (
+    PLACES,
+    LocalPlace,
+    ObjectPlace,
+    Place,
+    client_address,
+    commit_names,
+    snapshot_names,
+)
 from fakes.faulty_store import Call, Fault
 from fakes.stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 from kafkalog_command import Command
@@ -16,9 +24,9 @@ from kafkalog_command import Command
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.metadata.commit_log import OldCommits
-from pyspark_kafkalog.metadata.local.housekeeping import START_FILE
-from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
-from pyspark_kafkalog.metadata.objects import housekeeping
+from pyspark_kafkalog.metadata.local.backend import START_FILE
+from pyspark_kafkalog.metadata.local.log import OffsetHint
+from pyspark_kafkalog.metadata.objects import backend
 from pyspark_kafkalog.metadata.root_format import metadata_dir
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.bootstrap import create_root
@@ -41,7 +49,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit removes few objects, as it does of a burst of thousands."""
-    monkeypatch.setattr(housekeeping, "_OBJECTS_A_RUN", FEW)
+    monkeypatch.setattr(backend, "_OBJECTS_A_RUN", FEW)
 
 
 def burst(place: Place, *, with_topic: bool = True, **configs: str) -> MetadataStore:

@@ -16,8 +16,8 @@ from repository import FIXTURES
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata import root_format, snapshots
+from pyspark_kafkalog.metadata.local.backend import LocalSnapshots
 from pyspark_kafkalog.metadata.local.log import HEAD_FILE, LocalCommitLog
-from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
 from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, FormatRecord, MetadataRecord, TopicRecord
 from pyspark_kafkalog.metadata.messages.records import encode_record
 from pyspark_kafkalog.metadata.root_format import (

@@ -114,6 +114,6 @@ def test_lagging_process_leaves_pointer_at_newer_snapshot(tmp_path: Path) -> Non
     behind = store._loaded
     for end in range(1, 5):
         write_to(store, topic_id, end)
-    before = store._place.snapshots.pointed_to()
-    assert store._place._housekeeping.after_commit(behind, now_ms=2_000) is None
-    assert store._place.snapshots.pointed_to() == before
+    before = store._backend.snapshots.pointed_to()
+    assert store._backend._housekeeping.after_commit(behind, now_ms=2_000) is None
+    assert store._backend.snapshots.pointed_to() == before

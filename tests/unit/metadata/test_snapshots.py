@@ -17,7 +17,7 @@ from repository import FIXTURES
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
 from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
-from pyspark_kafkalog.metadata.local.snapshots import read_snapshot, write_snapshot
+from pyspark_kafkalog.metadata.local.backend import read_snapshot, write_snapshot
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
     FeatureLevelRecord,

@@ -12,14 +12,15 @@ from builders.root_places import client_address, forget, memory_root, store_of
 from fakes.faulty_store import FaultyStore, MemoryBucket
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.metadata.objects.boundary import (
+from pyspark_kafkalog.metadata.objects.log import (
     MIN_RETENTION_MS,
     READER_TRUST_S,
     START_KEY,
+    commit_key,
     encode_start,
     has_commits_from,
+    parse_commit_key,
 )
-from pyspark_kafkalog.metadata.objects.layout import commit_key, parse_commit_key
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.bootstrap import create_object_root
 from pyspark_kafkalog.root.objects import inline_data

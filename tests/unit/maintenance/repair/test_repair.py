@@ -32,7 +32,7 @@ from pyspark_kafkalog.maintenance.verify.findings import Finding, Severity
 from pyspark_kafkalog.maintenance.verify.job import VerifyJob
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.image import UNKNOWN_ENDS
-from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
+from pyspark_kafkalog.metadata.local.backend import LocalSnapshots
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_offset_checkpoint, write_offset_checkpoint
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -206,7 +206,7 @@ def test_damaged_commit_is_reported_with_its_file(root: Path) -> None:
 
 
 def test_snapshot_that_differs_from_commits_is_reported(root: Path) -> None:
-    from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
+    from pyspark_kafkalog.metadata.local.backend import LocalSnapshots
     from pyspark_kafkalog.storage.filesystem import LOCAL
 
     forget_images()

@@ -17,7 +17,7 @@ from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.verify.findings import Severity
 from pyspark_kafkalog.maintenance.verify.verify import Verification, verify
-from pyspark_kafkalog.metadata.objects.layout import commit_key
+from pyspark_kafkalog.metadata.objects.log import commit_key
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -16,8 +16,8 @@ from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
-from pyspark_kafkalog.metadata.local import housekeeping
-from pyspark_kafkalog.metadata.local.housekeeping import START_FILE
+from pyspark_kafkalog.metadata.local import backend
+from pyspark_kafkalog.metadata.local.backend import START_FILE
 from pyspark_kafkalog.metadata.local.log import LocalCommitLog
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_format import metadata_dir
@@ -107,7 +107,7 @@ def test_commits_that_do_not_wait_for_the_disk_are_deleted_once_a_snapshot_of_th
     tmp_path: Path, clock: Clock, ends: Iterator[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later: list[Callable[[], None]] = []
-    monkeypatch.setattr(housekeeping, "in_background", later.append)
+    monkeypatch.setattr(backend, "in_background", later.append)
     fs = RecordingSyncs()
     store = create_root(tmp_path / "root", clock=clock, fs=UnflushedFileSystem(fs))
     add_topic(store, "orders", 1)
@@ -129,7 +129,7 @@ def test_snapshot_of_another_process_is_flushed_before_commits_in_it_are_deleted
     tmp_path: Path, clock: Clock, ends: Iterator[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later: list[Callable[[], None]] = []
-    monkeypatch.setattr(housekeeping, "in_background", later.append)
+    monkeypatch.setattr(backend, "in_background", later.append)
     store = create_root(tmp_path / "root", clock=clock, fs=UnflushedFileSystem(FileSystem()))
     add_topic(store, "orders", 1)
     snapshot_every(store, 1, **{"metadata.max.retention.ms": "0"})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
+from pyspark_kafkalog.metadata.local.log import OffsetHint
 from pyspark_kafkalog.storage.filesystem import LOCAL
 
 

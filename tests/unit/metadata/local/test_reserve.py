@@ -14,7 +14,7 @@ from fakes.full_disks import CountingDisk
 
 from pyspark_kafkalog.errors import CommitConflictError
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.local.reserve import RESERVE_BYTES, RESERVE_FILES, CommitReserve
+from pyspark_kafkalog.metadata.local.log import RESERVE_BYTES, RESERVE_FILES, CommitReserve
 from pyspark_kafkalog.metadata.messages.metadata_records import ConfigRecord, FormatRecord, MetadataRecord
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.bootstrap import create_root

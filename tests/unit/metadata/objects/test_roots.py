@@ -30,7 +30,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     SegmentObjectsRecord,
     TopicRuns,
 )
-from pyspark_kafkalog.metadata.objects.layout import CARRIED_BYTES_MAX, MAX_OBJECT_BYTES, commit_key
+from pyspark_kafkalog.metadata.objects.log import CARRIED_BYTES_MAX, MAX_OBJECT_BYTES, commit_key
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ObjectStoreError, StoreUnsuitableError
 from pyspark_kafkalog.root.admin import create_topic
@@ -49,7 +49,7 @@ def place() -> ObjectPlace:
 
 def client_of(store: MetadataStore) -> FaultyStore:
     """The client that the store uses, with its counters reset."""
-    client = store._place.log._store
+    client = store._backend.log._store
     client.requests.clear()
     return client
 
@@ -318,7 +318,7 @@ def test_damaged_commit_is_reported_with_name_and_position(place: ObjectPlace) -
         (good[:100] + bytes([good[100] ^ 1]) + good[101:], "byte"),
     ):
         place.write(name, bad)
-        reader._place.log._last_read = None
+        reader._backend.log._last_read = None
         with pytest.raises(DiskFormatError, match=rf"memory://bucket/__cluster_metadata-0/{name}.*{position}"):
             reader.refresh()
 

@@ -32,7 +32,7 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
-from pyspark_kafkalog.metadata.local.snapshots import list_snapshots
+from pyspark_kafkalog.metadata.local.backend import list_snapshots
 from pyspark_kafkalog.metadata.messages.metadata_records import ConfigRecord, MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.record.codecs.codec import CompressionType

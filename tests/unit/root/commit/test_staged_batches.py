@@ -132,7 +132,7 @@ def of_written(**fields: Any) -> Callable[[StagedBatches], StagedBatches]:
 
 
 def of_place(**fields: Any) -> Callable[[StagedBatches], StagedBatches]:
-    return lambda found: replace(found, places=(*found.places[:-1], replace(found.places[-1], **fields)))
+    return lambda found: replace(found, attributes=(*found.attributes[:-1], replace(found.attributes[-1], **fields)))
 
 
 HOSTILE: dict[str, Callable[[StagedBatches], StagedBatches]] = {
@@ -157,8 +157,8 @@ HOSTILE: dict[str, Callable[[StagedBatches], StagedBatches]] = {
     "a negative epoch": of_place(leader_epoch=-5),
     "a base offset of its own": of_place(base_offset=0),
     "half a row": of_place(producer_batches=b"half"),
-    "rows of other batches": lambda found: replace(found, places=found.places[::-1]),
-    "fewer places": lambda found: replace(found, places=found.places[:1]),
+    "rows of other batches": lambda found: replace(found, attributes=found.attributes[::-1]),
+    "fewer attributes": lambda found: replace(found, attributes=found.attributes[:1]),
     "a negative offset": lambda found: replace(found, first_offset=-1),
     "an offset that no log has": lambda found: replace(found, first_offset=INT64_MAX),
     "another log end": lambda found: replace(found, first_offset=3),

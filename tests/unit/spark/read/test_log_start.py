@@ -20,7 +20,7 @@ from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
+from pyspark_kafkalog.metadata.local.backend import LocalSnapshots
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader

@@ -51,7 +51,7 @@ def test_next_plan_and_commit_of_a_process_ask_nothing(url: str) -> None:
 
 def test_root_not_seen_for_half_a_minute_is_opened_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan(url)
-    monkeypatch.setattr("pyspark_kafkalog.metadata.objects.boundary.WRITER_TRUST_S", -1.0)
+    monkeypatch.setattr("pyspark_kafkalog.metadata.objects.log.WRITER_TRUST_S", -1.0)
     assert requests_of(url) == 2
 
 

@@ -1,9 +1,19 @@
-"""Maintenance of the commit log after a commit: write a snapshot if one is due, remove old files, restore the reserve.
+"""A root's metadata on a file system: the directory, its snapshots, and the maintenance that follows a commit.
 
-    __cluster_metadata-0/kafkalog-start     hint: the oldest commit that still exists (offset_hint.py)
+    __cluster_metadata-0/
+      <20 digits>-0000000000.checkpoint     a snapshot, by its end offset, in KRaft's format
+      kafkalog-newest-snapshot              hint: the name of the newest snapshot
+      kafkalog-start                        hint: the oldest commit that still exists (`OffsetHint` in log.py)
 
-The commit is already published, so an error here is only logged, and the next commit tries again. A crash leaves work
-for the next commit too.
+Stats tell whether the root and its commits are still there: of the marker file, which another root, or the same one
+restored from a backup, has with another inode; and of the file that the image was last read from.
+
+*Snapshots.* A snapshot is written under a name that ends in `.checkpoint.part`, fsynced and renamed, so it is complete
+or does not exist; a `.part` file that a crash leaves is never read. The pointer is replaced by a rename after that.
+
+*Maintenance* writes a snapshot if one is due, removes old files and restores the reserve. The commit is already
+published, so an error here is only logged, and the next commit tries again. A crash leaves work for the next commit
+too.
 
 *Retention.* A commit file is removed when it is older than metadata.max.retention.ms and a snapshot contains its
 records; the older snapshot that ends where the commit begins is removed before it. The newest snapshot is kept, and so
@@ -26,24 +36,187 @@ the first few thousand names in the directory, so a long history costs no more t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 import threading
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.metadata.commit_log import KnownSnapshot, LoadedImage, OldCommits
-from pyspark_kafkalog.metadata.local.log import CommitRange, LocalCommitLog
-from pyspark_kafkalog.metadata.local.offset_hint import OffsetHint
-from pyspark_kafkalog.metadata.local.snapshots import LocalSnapshots
+from pyspark_kafkalog.errors import KafkalogError, LogDirError
+from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, Commit, KnownSnapshot, LoadedImage, OldCommits
+from pyspark_kafkalog.metadata.image import MetadataImage, image_records
+from pyspark_kafkalog.metadata.local.log import CommitRange, LocalCommitLog, OffsetHint
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.root_format import (
+    FORMAT_MARKER,
+    check_format_version,
+    check_marker,
+    metadata_dir,
+    other_kind,
+    read_marker,
+)
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
-from pyspark_kafkalog.metadata.snapshots import CurrentMetadataLogConfig, snapshot_is_due
+from pyspark_kafkalog.metadata.snapshots import (
+    MAX_SNAPSHOT_BYTES,
+    POINTER_FILE,
+    CurrentMetadataLogConfig,
+    LoadedSnapshot,
+    Snapshot,
+    SnapshotId,
+    Snapshots,
+    decode_snapshot,
+    encode_snapshot,
+    is_native,
+    snapshot_is_due,
+    too_large,
+)
+from pyspark_kafkalog.storage.artefacts.marker_files import another_root_error, readable_identity
 from pyspark_kafkalog.storage.below_root import scan
-from pyspark_kafkalog.storage.filesystem import FileSystem, in_background
+from pyspark_kafkalog.storage.filesystem import (
+    LOCAL,
+    FileSystem,
+    flush_earlier,
+    in_background,
+    note_unflushed,
+    open_to_read,
+)
+from pyspark_kafkalog.storage.names import CHECKPOINT_SUFFIX
+
+_POINTER_MAX_BYTES: Final = 64
+
+
+class LocalSnapshots(Snapshots):
+    """The snapshots in `directory`."""
+
+    def __init__(self, directory: Path, fs: FileSystem) -> None:
+        self._directory = directory
+        self._fs = fs
+
+    @property
+    def location(self) -> str:
+        return str(self._directory)
+
+    def path(self, end_offset: int) -> Path:
+        """The file of the snapshot at `end_offset`."""
+        return self._directory / SnapshotId(end_offset, LEADER_EPOCH).file_name
+
+    def name_of(self, end_offset: int) -> str:
+        return str(self.path(end_offset))
+
+    def pointed_to(self) -> SnapshotId | None:
+        return read_pointer(self._directory)
+
+    def pointed_to_with_size(self) -> tuple[SnapshotId, int] | None:
+        pointed = self.pointed_to()
+        if pointed is None or not is_native(pointed):
+            return None
+        try:
+            return pointed, os.stat(self._directory / pointed.file_name).st_size
+        except FileNotFoundError:
+            return None
+
+    def listed(self) -> list[SnapshotId]:
+        return list_snapshots(self._directory)
+
+    def read(self, end_offset: int) -> Snapshot:
+        return read_snapshot(self.path(end_offset))
+
+    def write(self, image: MetadataImage) -> KnownSnapshot:
+        size_bytes = write_snapshot(
+            self.path(image.next_offset),
+            image_records(image),
+            last_contained_timestamp_ms=image.last_timestamp_ms,
+            epoch=LEADER_EPOCH,
+            fs=self._fs,
+        )
+        write_pointer(self._directory, SnapshotId(image.next_offset, LEADER_EPOCH), self._fs)
+        return KnownSnapshot(image.next_offset, size_bytes, image.last_timestamp_ms, is_sound=True)
+
+    def flush(self, end_offset: int) -> None:
+        """Wait until the snapshot at `end_offset`, whichever process has written it, and the pointer are on disk.
+
+        A pointer that a crash left out is written. Raises OSError.
+        """
+        fs = self._fs.waiting
+        _flush(self.path(end_offset), fs)
+        try:
+            _flush(self._directory / POINTER_FILE, fs)
+        except FileNotFoundError:
+            write_pointer(self._directory, SnapshotId(end_offset, LEADER_EPOCH), fs)
+        fs.fsync_dir(self._directory)
+
+
+def _flush(path: Path, fs: FileSystem) -> None:
+    fd = fs.open(path, os.O_RDONLY)
+    try:
+        fs.fsync(fd)
+    finally:
+        fs.close(fd, path)
+
+
+def list_snapshots(directory: Path) -> list[SnapshotId]:
+    """The snapshots of the commit log in `directory`, oldest first. Raises OSError."""
+    found = (SnapshotId.parse(entry.name) for entry in scan(directory))
+    return sorted(snapshot for snapshot in found if snapshot is not None and is_native(snapshot))
+
+
+def read_pointer(directory: Path) -> SnapshotId | None:
+    """The snapshot that the pointer names; None if it names none. Raises OSError if it cannot be read."""
+    try:
+        with open_to_read(directory / POINTER_FILE) as file:
+            data = file.read(_POINTER_MAX_BYTES)
+    except FileNotFoundError:
+        return None
+    return SnapshotId.parse(data.decode("ascii", errors="replace").removesuffix("\n"))
+
+
+def write_pointer(directory: Path, snapshot: SnapshotId, fs: FileSystem) -> None:
+    """Set the pointer to `snapshot`, durably. Raises OSError."""
+    fs.write_file_atomic(directory / POINTER_FILE, f"{snapshot.file_name}\n".encode("ascii"))
+
+
+def write_snapshot(
+    path: Path, records: Iterable[MetadataRecord], *, last_contained_timestamp_ms: int, epoch: int, fs: FileSystem
+) -> int:
+    """Write the snapshot `path`, durably, and replace an existing one; return its size in bytes.
+
+    Raises OSError, in which case no snapshot was written; InvalidRecordError for records that cannot be encoded.
+    """
+    batches = encode_snapshot(records, last_contained_timestamp_ms=last_contained_timestamp_ms, epoch=epoch)
+    temporary = path.with_name(f"{path.name.removesuffix(CHECKPOINT_SUFFIX)}-{os.urandom(8).hex()}.checkpoint.part")
+    fd = fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        try:
+            size_bytes = 0
+            for batch in batches:
+                fs.pwrite_all(fd, batch, size_bytes)
+                size_bytes += len(batch)
+            fs.fsync(fd)
+        finally:
+            fs.close(fd)
+        fs.rename(temporary, path)
+    except Exception:
+        with contextlib.suppress(OSError):
+            fs.unlink_if_there(temporary)
+        raise
+    fs.fsync_dir(path.parent)
+    return size_bytes
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """Read the snapshot `path`. Raises CorruptRecordError, UnsupportedFormatError, or OSError if it is unreadable."""
+    with open_to_read(path) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes > MAX_SNAPSHOT_BYTES:
+            raise too_large(str(path), size_bytes)
+        data = file.read(size_bytes)  # bounded: MAX_SNAPSHOT_BYTES, above
+    return decode_snapshot(data, str(path))
+
 
 #: Minimum age of removed files, as in Kafka. It is much longer than a committer takes to reach its link, so the name
 #: that it links to cannot have been used and removed meanwhile.
@@ -114,12 +287,12 @@ class Housekeeping:
         return newer
 
     def write_due_snapshot(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
-        """See MetadataPlace.write_due_snapshot."""
+        """See MetadataBackend.write_due_snapshot."""
         is_due = snapshot_is_due(loaded.tail, self._config.of(loaded.image), now_ms=now_ms)
         return self._snapshots.write_newer(loaded) if is_due else None
 
     def remove_old_commits(self, loaded: LoadedImage, *, now_ms: int, clock_ms: int, dry_run: bool) -> OldCommits:
-        """See MetadataPlace.remove_old_commits. Beside commits, which may remove the same files meanwhile."""
+        """See MetadataBackend.remove_old_commits. Beside commits, which may remove the same files meanwhile."""
         config = self._config.of(loaded.image)
         known = loaded.tail.snapshot
         end_offset = 0 if known is None else known.end_offset
@@ -251,3 +424,109 @@ def remove_leftovers(directory: Path, *, now_ns: int, fs: FileSystem) -> None:
             continue  # its process still renamed it, or another process removed it first
         if now_ns - written_ns > _LEFTOVER_AGE_NS:
             fs.unlink_if_there(path)
+
+
+_FileState: TypeAlias = tuple[int, int, int]
+
+
+def _file_state(path: str | Path) -> _FileState | None:
+    """Identifies the file at a path, to detect its replacement by another; None if there is no file.
+
+    For files that are never written again. It includes the time of the inode's last change, since inode numbers are
+    reused and a copy may preserve the other times.
+    """
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return (found.st_dev, found.st_ino, found.st_ctime_ns)
+
+
+class LocalBackend:
+    """The directory `root`."""
+
+    repeats_creates = False
+
+    def __init__(self, root: Path, *, fs: FileSystem = LOCAL) -> None:
+        self.root = root
+        self.location = str(root)
+        self._real_path = os.path.realpath(root)
+        self._marker = metadata_dir(root) / FORMAT_MARKER
+        self.opened: object = _file_state(self._marker)
+        self.identity = readable_identity(root)
+        self.log = LocalCommitLog(metadata_dir(root), fs=fs)
+        self._checked_marker: bytes | None = None
+        self._fs = fs
+        self.snapshots = LocalSnapshots(self.log.directory, fs)
+        self._housekeeping = Housekeeping(self.log, self.snapshots, fs)
+
+    def check_root(self, known: object) -> object:
+        marker = _file_state(self._marker)
+        if marker is not None and marker == known:
+            return known
+        found = readable_identity(self.root)
+        if self.identity is not None and not self.identity.fits(found):
+            raise another_root_error(self.root, self.identity, found)
+        if self.identity is None or marker is None:
+            raise LogDirError(
+                f"{self.root} is not the log directory that was opened: "
+                "it, or its commit log, was removed or replaced; open it again"
+            )
+        return marker
+
+    def cache_key(self, known: object) -> object:
+        return (known, self._real_path)
+
+    def check_format(self) -> None:
+        marker = read_marker(self.log.directory)
+        if marker != self._checked_marker:
+            check_marker(self.log.directory)
+            self._checked_marker = marker
+
+    def check_format_version(self, version: int, file: str, *, is_object_root: bool) -> None:
+        check_format_version(version, file)
+        if is_object_root:
+            raise other_kind(file, expected="a root on a file system", found="one in an object store")
+
+    def state_of(self, loaded: LoadedImage) -> object:
+        return _file_state(loaded.tail.last_file)
+
+    def sees_end(self, loaded: LoadedImage) -> bool:
+        return False  # a refresh costs less than a commit that loses the race
+
+    def load_newest(self) -> LoadedSnapshot:
+        return self.snapshots.load_newest()
+
+    def head(self) -> int | None:
+        return self.log.head()
+
+    def publish(
+        self,
+        loaded: LoadedImage,
+        records: Sequence[MetadataRecord],
+        *,
+        timestamp_ms: int,
+        frees_space: bool,
+        before_visible: Callable[[], None] | None = None,
+    ) -> Commit:
+        if self._fs.waits_for_disk:
+            flush_earlier(self.root, self._fs)  # a durable commit needs all commits before it on disk
+        else:
+            note_unflushed(self.root, self._fs)
+        base_offset = loaded.image.next_offset
+        return self.log.publish(
+            base_offset, records, timestamp_ms=timestamp_ms, frees_space=frees_space, before_link=before_visible
+        )
+
+    def snapshot_follows(self, loaded: LoadedImage, *, next_bytes: int, now_ms: int) -> bool:
+        """See Housekeeping.snapshot_follows."""
+        return self._housekeeping.snapshot_follows(loaded, next_bytes=next_bytes, now_ms=now_ms)
+
+    def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
+        return self._housekeeping.after_commit(loaded, now_ms=now_ms)
+
+    def write_due_snapshot(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
+        return self._housekeeping.write_due_snapshot(loaded, now_ms=now_ms)
+
+    def remove_old_commits(self, loaded: LoadedImage, *, now_ms: int, clock_ms: int, dry_run: bool) -> OldCommits:
+        return self._housekeeping.remove_old_commits(loaded, now_ms=now_ms, clock_ms=clock_ms, dry_run=dry_run)

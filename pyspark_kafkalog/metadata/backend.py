@@ -1,7 +1,7 @@
-"""What the metadata store needs of the place that a root is at: a directory (local/place.py), or an object store.
+"""What the metadata store needs of the place that a root is at: a directory (local/), or an object store (objects/).
 
-A place reads and publishes commits, loads the newest snapshot, knows whether the root at its location is still the one
-that was opened, and maintains the commit log after a commit. It keeps no image.
+A backend reads and publishes commits, loads the newest snapshot, knows whether the root at its location is still the
+one that was opened, and maintains the commit log after a commit. It keeps no image.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot, Snapshots
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 
 
-class MetadataPlace(Protocol):
+class MetadataBackend(Protocol):
     """One root's place; thread-safe."""
 
     @property
