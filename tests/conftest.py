@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from builders.root_places import KINDS, RootPlace, forget, memory_root
+from fakes.clock import Clock
 from hypothesis import HealthCheck, settings
 from kafka_processes.s3_proxy import S3Proxy
 from left_open import close_what_is_left_open
@@ -161,6 +162,20 @@ def root_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RootP
     url = memory_root()
     yield url
     forget(url)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock for a root, in November 2023."""
+    return Clock(1_700_000_000_000)
+
+
+@pytest.fixture
+def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have verification look at once again at damage that could be a writer's work."""
+    from builders.verify_roots import check_again_at_once
+
+    check_again_at_once(monkeypatch)
 
 
 @pytest.fixture(scope="session")

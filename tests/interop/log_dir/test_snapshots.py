@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 from builders.message_fields import kafka_text
-from builders.metadata_roots import Clock, add_topic, settings_of, snapshot_files, write_to
+from builders.metadata_roots import add_topic, settings_of, snapshot_files, write_to
+from fakes.clock import Clock
 from kafka_processes.oracle import dump_log
 
 from pyspark_kafkalog.metadata.local.backend import read_snapshot

@@ -12,7 +12,6 @@ import pytest
 from builders.metadata_roots import forget_images
 from builders.verify_roots import (
     T0,
-    check_again_at_once,
     findings_in,
     flip,
 )
@@ -24,9 +23,7 @@ from pyspark_kafkalog.errors import KafkalogError
 ROUNDS = 150
 
 
-@pytest.fixture(autouse=True)
-def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_again_at_once(monkeypatch)
+pytestmark = pytest.mark.usefixtures("without_waits")
 
 
 def own_root(root: Path) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from builders.metadata_roots import Clock
 from builders.root_places import PLACES, Place, commit_names, point_to, snapshot_names
+from fakes.clock import Clock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiers import examples

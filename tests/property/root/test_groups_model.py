@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 import pyarrow as pa
-from builders.metadata_roots import Clock
 from builders.root_places import client_address, forget, memory_root
+from fakes.clock import Clock
 from fakes.faulty_store import FaultyStore, MemoryBucket
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st

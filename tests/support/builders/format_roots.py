@@ -23,6 +23,7 @@ from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+from fakes.clock import Clock
 from repository import DATA
 
 from builders.tiered_logs import fill, tiering_root
@@ -50,15 +51,6 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 SMALL_SEGMENTS = {"internal.segment.bytes": "1500", "index.interval.bytes": "200"}
 
 
-class Clock:
-    """The time that the root is made at."""
-
-    now_ms = T0
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
 def rows(first: int, count: int, *, keys: int | None = None, is_tombstone: bool = False) -> pa.Table:
     """Records with keys, nulls, headers and timestamps; of `keys` different keys, if given."""
     numbers = range(first, first + count)
@@ -76,7 +68,7 @@ def rows(first: int, count: int, *, keys: int | None = None, is_tombstone: bool 
 
 def make_root(root: Path) -> None:
     """A root with all the kinds of state that one can have."""
-    clock = Clock()
+    clock = Clock(T0)
     # From a killed broker: a transaction that is open, aborted ones, producers, leader epochs.
     shutil.copytree(DATA / "fixtures" / "transactions", root, ignore=shutil.ignore_patterns("expected"))
     (root / ".kafka_cleanshutdown").unlink()

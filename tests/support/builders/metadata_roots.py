@@ -15,16 +15,6 @@ from pyspark_kafkalog.root.admin import broker_config_record, create_topic
 from pyspark_kafkalog.storage.log.log_state import LogState
 
 
-class Clock:
-    """A clock that stands still until it is told to go on."""
-
-    def __init__(self, now_ms: int = 1_000) -> None:
-        self.now_ms = now_ms
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
 def forget_images() -> None:
     """As in a new process: nothing is cached."""
     store_module._CACHE._images.clear()

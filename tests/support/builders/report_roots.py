@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from fakes.clock import Clock
 
 from builders.root_places import RootPlace
 from pyspark_kafkalog import LogDir
@@ -28,16 +29,6 @@ from pyspark_kafkalog.storage.names import TopicPartition
 NOW_MS = 1_790_000_000_000
 HOUR_MS = 3_600_000
 HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror='window.pwned=2'>\"'`&amp;<!--\u2028\u202e"
-
-
-class Clock:
-    """A clock that stands still until it is told to go on."""
-
-    def __init__(self, now_ms: int) -> None:
-        self.now_ms = now_ms
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 def records(count: int, *, start_ms: int, end_ms: int, keys: int = 20, value_bytes: int = 100) -> pa.Table:

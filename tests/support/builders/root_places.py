@@ -18,9 +18,10 @@ import itertools
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
+from fakes.clock import Clock
 from fakes.faulty_store import FaultyStore, MemoryBucket, VirtualClock
 
-from builders.metadata_roots import Clock, forget_images
+from builders.metadata_roots import forget_images
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId
 from pyspark_kafkalog.metadata.store import MetadataStore

@@ -11,8 +11,8 @@ from datetime import datetime, timezone
 import pyarrow as pa
 import pytest
 from builders.cleaned_groups import ANOTHER, delete_and_clean
-from builders.metadata_roots import Clock
 from builders.root_places import RootPlace
+from fakes.clock import Clock
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import (
@@ -41,11 +41,6 @@ from pyspark_kafkalog.storage.names import TopicPartition
 NOW_MS = 1_700_000_000_000
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock(NOW_MS)
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 
 import pytest
-from builders.metadata_roots import Clock
 from builders.root_places import RootPlace
+from fakes.clock import Clock
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import UnknownGroupError
@@ -29,11 +29,6 @@ from pyspark_kafkalog.storage.names import TopicPartition
 NOW_MS = 1_700_000_000_000
 WEEK_MS = 7 * 86_400_000
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock(NOW_MS)
 
 
 @pytest.fixture

@@ -6,13 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from builders.verify_roots import check_again_at_once, make_root
-
-
-@pytest.fixture
-def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Damage that could be a writer's work is looked at again at once."""
-    check_again_at_once(monkeypatch)
+from builders.verify_roots import make_root
 
 
 @pytest.fixture(scope="module")

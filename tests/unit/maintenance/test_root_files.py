@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from fakes.clock import Clock
 from simulations.compacted_model import InlineTasks
 
 from pyspark_kafkalog.errors import KafkalogError
@@ -37,14 +38,6 @@ COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "int
 NOW_MS = 1_700_000_000_000
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = NOW_MS
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
 class Lines:
     """Counts the lines that are written to checkpoints, and the files."""
 
@@ -66,7 +59,7 @@ class OneTask(InlineTasks):
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> FileRoot:
-    log_dir = LogDir.create(tmp_path_factory.mktemp("many") / "root", clock=Clock())
+    log_dir = LogDir.create(tmp_path_factory.mktemp("many") / "root", clock=Clock(NOW_MS))
     log_dir.create_topic("users", partitions=PARTITIONS, configs=COMPACTED)
     return on_file_system(log_dir.root)
 
@@ -113,7 +106,7 @@ def test_marks_of_many_partitions_are_written_in_few_lines(many: FileRoot, monke
 
 
 def test_clean_offsets_wait_ten_seconds_at_most(many: FileRoot, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
+    clock = Clock(NOW_MS)
     monkeypatch.setattr(type(many), "clock", property(lambda _: clock))
     record = CleanerRecord(JobRun(path=many.path))
     lines = Lines(monkeypatch, run_record)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from builders.metadata_roots import add_topic, forget_images
-from builders.root_places import PLACES, Place
+from builders.root_places import Place
 from fakes.stopping_filesystem import StoppingFileSystem, broken_disk
 from patience import PATIENCE_S
 
@@ -30,19 +30,8 @@ from pyspark_kafkalog.storage.filesystem import FileSystem
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "root"
-
-
-@pytest.fixture
 def store(root: Path) -> MetadataStore:
     return create_root(root, clock=lambda: 1_000)
-
-
-@pytest.fixture(params=PLACES, ids=lambda each: each.kind)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    found: Place = request.param(tmp_path)
-    return found
 
 
 def test_killed_commit_is_visible_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -7,16 +7,9 @@ import itertools
 from pathlib import Path
 
 import pytest
-from builders.metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, write_to
-from builders.root_places import (
-    PLACES,
-    LocalPlace,
-    ObjectPlace,
-    Place,
-    client_address,
-    commit_names,
-    snapshot_names,
-)
+from builders.metadata_roots import add_topic, commit_files, forget_images, settings_of, write_to
+from builders.root_places import PLACES, LocalPlace, ObjectPlace, Place, client_address, commit_names, snapshot_names
+from fakes.clock import Clock
 from fakes.faulty_store import Call, Fault
 from fakes.stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 from kafkalog_command import Command
@@ -38,12 +31,6 @@ from pyspark_kafkalog.storage.filesystem import LOCAL
 BURST = 40
 FEW = 4
 DAY_MS = 86_400_000
-
-
-@pytest.fixture(params=PLACES, ids=lambda each: each.kind)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    found: Place = request.param(tmp_path)
-    return found
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders.metadata_roots import Clock, add_topic, forget_images, settings_of, snapshot_files, write_to
+from builders.metadata_roots import add_topic, forget_images, settings_of, snapshot_files, write_to
+from fakes.clock import Clock
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import InvalidConfigError

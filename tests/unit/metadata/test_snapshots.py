@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from builders.message_fields import kafka_text
-from builders.metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
-from builders.root_places import PLACES, Place, commit_names, point_to, snapshot_names
+from builders.metadata_roots import add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
+from builders.root_places import Place, commit_names, point_to, snapshot_names
+from fakes.clock import Clock
 from repository import FIXTURES
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
@@ -35,17 +36,6 @@ from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 
 KAFKAS = FIXTURES / "cluster-metadata"
 EVERY_COMMIT = {"metadata.log.max.record.bytes.between.snapshots": "1"}
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "root"
-
-
-@pytest.fixture(params=PLACES, ids=lambda each: each.kind)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    found: Place = request.param(tmp_path)
-    return found
 
 
 def make_root(root: Path) -> MetadataStore:

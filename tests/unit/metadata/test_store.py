@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders.metadata_roots import add_topic, forget_images, write_to
-from builders.root_places import PLACES, Place
+from builders.root_places import Place
 from fakes.stopping_filesystem import StoppingFileSystem, broken_disk
 from patience import PATIENCE_S, wait_until
 
@@ -43,17 +43,6 @@ from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties, read_topic_id
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.log_state import LogState
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "root"
-
-
-@pytest.fixture(params=PLACES, ids=lambda each: each.kind)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    found: Place = request.param(tmp_path)
-    return found
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from builders.metadata_roots import forget_images
-from builders.report_roots import HOUR_MS, NOW_MS, Clock, records
+from builders.report_roots import HOUR_MS, NOW_MS, records
 from builders.root_places import RootPlace, forget, memory_root, store_of
 from builders.verify_roots import check_again_at_once
+from fakes.clock import Clock
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir

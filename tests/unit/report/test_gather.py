@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders.report_roots import HOUR_MS, NOW_MS, Clock, lively_root, records
+from builders.report_roots import HOUR_MS, NOW_MS, lively_root, records
 from builders.tiered_roots import TOPIC, append_rounds, tiered_root
+from fakes.clock import Clock
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from fakes.clock import Clock
 from repository import FIXTURES
 
 from pyspark_kafkalog import LogDir
@@ -29,19 +30,6 @@ T0 = 1_700_000_000_000
 DAY_MS = 86_400_000
 SMALL = {"internal.segment.bytes": "2000", "index.interval.bytes": "100"}
 ORDERS = TopicPartition("orders", 0)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = T0
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders.leader_writers import Served, append, batch, mark, marker
-from builders.verify_roots import check_again_at_once, findings_in
+from builders.verify_roots import findings_in
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
@@ -23,9 +23,7 @@ OTHER, ABORTED = 7, 8
 LARGE = b"x" * 350
 
 
-@pytest.fixture(autouse=True)
-def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_again_at_once(monkeypatch)
+pytestmark = pytest.mark.usefixtures("without_waits")
 
 
 def with_open_transactions(path: Path, *producer_ids: int, value: bytes = b"v") -> Served:

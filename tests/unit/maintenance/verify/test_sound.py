@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from builders.verify_roots import (
     T0,
-    check_again_at_once,
     findings_in,
     make_root,
 )
@@ -33,9 +32,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 NAMES = sorted(path.parent.parent.name for path in FIXTURES.glob("*/expected/manifest.json"))
 
 
-@pytest.fixture(autouse=True)
-def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_again_at_once(monkeypatch)
+pytestmark = pytest.mark.usefixtures("without_waits")
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "unclean"])

@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders.metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
-from builders.root_places import PLACES, Place, commit_names, snapshot_names
+from builders.metadata_roots import add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
+from builders.root_places import Place, commit_names, snapshot_names
+from fakes.clock import Clock
 from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import CorruptRecordError
@@ -33,22 +34,16 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def store(tmp_path: Path, clock: Clock) -> MetadataStore:
     store = create_root(tmp_path / "root", clock=clock)
     add_topic(store, "orders", 1)
     return store
 
 
-@pytest.fixture(params=PLACES, ids=lambda each: each.kind)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    found: Place = request.param(tmp_path)
-    add_topic(found.create(), "orders", 1)
-    return found
+@pytest.fixture
+def place(place: Place) -> Place:
+    add_topic(place.create(), "orders", 1)
+    return place
 
 
 @pytest.fixture

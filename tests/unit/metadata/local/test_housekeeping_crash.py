@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders.metadata_roots import Clock, add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
+from builders.metadata_roots import add_topic, commit_files, forget_images, settings_of, snapshot_files, write_to
+from fakes.clock import Clock
 from fakes.stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 
 from pyspark_kafkalog.errors import CommitStateUnknownError

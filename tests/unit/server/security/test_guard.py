@@ -13,6 +13,7 @@ from typing import cast
 
 import pytest
 from builders.adopted_roots import ID_A, ID_B, append_to_metadata_log, config_record, copy_of, write_metadata_log
+from fakes.clock import Clock
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError
@@ -47,13 +48,6 @@ def acl(name: str = "orders", principal: str = "User:ann", host: str = "*") -> A
     return Acl(TOPIC, name, PatternType.LITERAL, principal, host, READ, PermissionType.ALLOW)
 
 
-class Clock:
-    now_ms = 0
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
 @pytest.fixture
 def log_dir(tmp_path: Path) -> LogDir:
     return LogDir.create(tmp_path / "log")
@@ -64,7 +58,7 @@ def session(principal: str = "User:ann", host: str = "10.0.0.1") -> Session:
 
 
 def test_everything_is_allowed_until_entries_super_users_or_an_authorizer_are_set(log_dir: LogDir) -> None:
-    guard = AclGuard(log_dir.root, monotonic_ms=Clock())
+    guard = AclGuard(log_dir.root, monotonic_ms=Clock(0))
     assert not guard.is_on
     assert guard.allows(session(), READ, TOPIC, "orders")
     assert guard.allows_any(session(), READ, TOPIC)
@@ -83,7 +77,7 @@ def test_everything_is_allowed_until_entries_super_users_or_an_authorizer_are_se
 
 def test_entries_of_one_host_apply_to_connections_from_it(log_dir: LogDir) -> None:
     log_dir.access_control().add([acl(host="10.0.0.1")])
-    guard = AclGuard(log_dir.root, monotonic_ms=Clock())
+    guard = AclGuard(log_dir.root, monotonic_ms=Clock(0))
     assert guard.allows(session(), READ, TOPIC, "orders")
     assert guard.allows_any(session(), READ, TOPIC)
     assert not guard.allows(session(host="10.0.0.2"), READ, TOPIC, "orders")
@@ -93,14 +87,14 @@ def test_entries_of_one_host_apply_to_connections_from_it(log_dir: LogDir) -> No
 def test_super_user_may_do_everything_beside_entries(log_dir: LogDir) -> None:
     log_dir.access_control().add([acl()])
     log_dir.alter_broker_configs(add={"super.users": "User:root;User:CN=app,O=Example"})
-    guard = AclGuard(log_dir.root, monotonic_ms=Clock())
+    guard = AclGuard(log_dir.root, monotonic_ms=Clock(0))
     assert guard.allows(session("User:root"), AclOperation.ALTER, ResourceType.CLUSTER, "kafka-cluster")
     assert guard.allows(session("User:CN=app,O=Example"), READ, TOPIC, "x")
 
 
 def test_denials_are_logged_a_bounded_number_a_second(log_dir: LogDir, caplog: pytest.LogCaptureFixture) -> None:
     log_dir.access_control().add([acl()])
-    clock = Clock()
+    clock = Clock(0)
     guard = AclGuard(log_dir.root, monotonic_ms=clock)
     with caplog.at_level(logging.INFO, "kafka.authorizer.logger"):
         for _ in range(100):
@@ -118,7 +112,7 @@ def test_denials_are_logged_a_bounded_number_a_second(log_dir: LogDir, caplog: p
 
 def test_denial_that_refuses_nothing_is_not_logged(log_dir: LogDir, caplog: pytest.LogCaptureFixture) -> None:
     log_dir.access_control().add([acl()])
-    guard = AclGuard(log_dir.root, monotonic_ms=Clock())
+    guard = AclGuard(log_dir.root, monotonic_ms=Clock(0))
     context = cast("ServerContext", SimpleNamespace(guard=guard))
     with caplog.at_level(logging.INFO, "kafka.authorizer.logger"):
         assert not guard.allows(session("User:eve"), READ, TOPIC, "orders", logs_denial=False)
@@ -142,7 +136,7 @@ def broker_guard(root: Path, **options: bool) -> tuple[AclGuard, Callable[[], No
     """A guard over a broker's directory, and what looks for changes of it."""
     opened = LogDir.open(root).root
     metadata = GrowingMetadata(opened.directories)
-    guard = AclGuard(opened, monotonic_ms=Clock(), broker_metadata=lambda: metadata.state, **options)
+    guard = AclGuard(opened, monotonic_ms=Clock(0), broker_metadata=lambda: metadata.state, **options)
     return guard, lambda: metadata.refresh(opened.directories)
 
 
@@ -219,7 +213,7 @@ def test_record_of_a_later_version_that_is_no_entry_hides_none(broker_root: Path
 
 
 def test_listener_that_relies_on_entries_allows_nothing_without_them(log_dir: LogDir) -> None:
-    guard = AclGuard(log_dir.root, monotonic_ms=Clock(), stays_closed=True)
+    guard = AclGuard(log_dir.root, monotonic_ms=Clock(0), stays_closed=True)
     assert not guard.allows(session(), READ, TOPIC, "orders")
     log_dir.access_control().add([acl()])
     assert guard.allows(session(), READ, TOPIC, "orders")

@@ -6,6 +6,7 @@ import contextlib
 import math
 
 import pytest
+from fakes.clock import Clock
 
 from pyspark_kafkalog.metadata.access.client_quotas import CLIENT_ID, IP, USER, Quotas, quota_entity
 from pyspark_kafkalog.server.config import ConnectionSettings
@@ -17,13 +18,6 @@ from pyspark_kafkalog.server.security.connection_policy import (
 from pyspark_kafkalog.server.security.quotas import ClientQuotas, find_quota
 
 RATE = "producer_byte_rate"
-
-
-class Clock:
-    now_ms = 0
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 def session(user: str = "ann") -> Session:
@@ -62,7 +56,7 @@ def test_most_specific_quota_counts_in_kafkas_order() -> None:
 
 
 def test_rate_above_the_quota_is_throttled_until_it_is_made_up_for() -> None:
-    clock = Clock()
+    clock = Clock(0)
     quotas = quotas_of(clock, {quota_entity([(USER, "ann")]): {RATE: 1_000.0}})
     ann = session()
     assert quotas.throttle(ann, "app", RATE, 10_000) == 0  # ten seconds' worth at once
@@ -80,7 +74,7 @@ def test_rate_above_the_quota_is_throttled_until_it_is_made_up_for() -> None:
 
 
 def test_average_over_time_is_the_quota() -> None:
-    clock = Clock()
+    clock = Clock(0)
     quotas = quotas_of(clock, {quota_entity([(USER, None)]): {RATE: 1_000.0}})
     sent = 0
     while clock.now_ms < 100_000:
@@ -90,7 +84,7 @@ def test_average_over_time_is_the_quota() -> None:
 
 
 def test_default_quota_of_users_holds_for_each_user_by_himself() -> None:
-    clock = Clock()
+    clock = Clock(0)
     quotas = quotas_of(clock, {quota_entity([(USER, None)]): {RATE: 1.0}})
     assert quotas.throttle(session("ann"), "app", RATE, 11) == 1_000
     assert quotas.throttle(session("bob"), "app", RATE, 11) == 1_000
@@ -98,7 +92,7 @@ def test_default_quota_of_users_holds_for_each_user_by_himself() -> None:
 
 
 def test_changed_quotas_apply_at_once() -> None:
-    clock = Clock()
+    clock = Clock(0)
     newest: list[Quotas] = [{}]
     quotas = ClientQuotas(lambda: newest[0], monotonic_ms=clock)
     assert quotas.throttle(session(), "app", RATE, 1e9) == 0
@@ -109,7 +103,7 @@ def test_changed_quotas_apply_at_once() -> None:
 
 
 def test_buckets_of_clients_that_make_up_names_are_bounded() -> None:
-    clock = Clock()
+    clock = Clock(0)
     quotas = quotas_of(clock, {quota_entity([(CLIENT_ID, None)]): {RATE: 1.0}})
     assert quotas.throttle(session(), "slow", RATE, 1e6)
     for at in range(10_100):
@@ -119,7 +113,7 @@ def test_buckets_of_clients_that_make_up_names_are_bounded() -> None:
 
 
 def test_connections_are_counted_in_all_and_by_host() -> None:
-    limits = ConnectionLimits(ConnectionSettings(connections_max=3, per_host_max=2), monotonic_ms=Clock())
+    limits = ConnectionLimits(ConnectionSettings(connections_max=3, per_host_max=2), monotonic_ms=Clock(0))
     limits.open("a")
     limits.open("a")
     with pytest.raises(TooManyConnectionsError, match=r"per\.ip"):
@@ -133,7 +127,7 @@ def test_connections_are_counted_in_all_and_by_host() -> None:
 
 
 def test_connections_above_a_hosts_rate_are_refused() -> None:
-    clock = Clock()
+    clock = Clock(0)
     quotas = {
         quota_entity([(IP, "10.0.0.1")]): {"connection_creation_rate": 1.0},
         quota_entity([(IP, None)]): {"connection_creation_rate": 1_000.0},
@@ -156,7 +150,7 @@ def test_rate_of_a_host_is_found_however_its_address_is_written_and_names_of_hos
         quota_entity([(IP, "fe80::0001")]): {"connection_creation_rate": 1.0},
         quota_entity([(IP, "localhost")]): {"connection_creation_rate": 2.0},
     }
-    rates = quotas_of(Clock(), quotas)
+    rates = quotas_of(Clock(0), quotas)
     assert rates.connection_creation_rate("fe80:0:0:0:0:0:0:1") == 1.0
     assert rates.connection_creation_rate("127.0.0.1") is None
 
@@ -170,7 +164,7 @@ def test_unknown_client_of_the_host_with_the_most_makes_room() -> None:
         limits.unknown.add(connected, lambda: ended.append(host))
         return connected
 
-    limits = ConnectionLimits(ConnectionSettings(connections_max=8), monotonic_ms=Clock())
+    limits = ConnectionLimits(ConnectionSettings(connections_max=8), monotonic_ms=Clock(0))
     for host in ("a", "a", "a", "b"):
         connect(host)
     assert not ended
@@ -185,7 +179,7 @@ def test_unknown_client_of_the_host_with_the_most_makes_room() -> None:
 
 
 def test_host_leaves_a_quarter_of_the_connections_to_others() -> None:
-    limits = ConnectionLimits(ConnectionSettings(connections_max=8), monotonic_ms=Clock())
+    limits = ConnectionLimits(ConnectionSettings(connections_max=8), monotonic_ms=Clock(0))
     for _ in range(6):
         limits.open("a")
     with pytest.raises(TooManyConnectionsError, match=r"per\.ip"):
@@ -195,7 +189,7 @@ def test_host_leaves_a_quarter_of_the_connections_to_others() -> None:
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf, 5e-324, 1e-9])
 def test_rate_of_a_copied_log_that_no_quota_can_have_is_no_defect(rate: float) -> None:
-    clock = Clock()
+    clock = Clock(0)
     rates = quotas_of(
         clock, {quota_entity([(IP, None)]): {"connection_creation_rate": rate}, entity("ann"): {RATE: rate}}
     )  # type: ignore[dict-item]

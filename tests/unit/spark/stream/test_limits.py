@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from fakes.clock import Clock
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
@@ -47,14 +48,6 @@ def test_equal_partitions_get_equal_shares() -> None:
     assert prorate(2, [7, 7, 7]) == [1, 1, 1]
     assert prorate(10, [1000, *[1] * 9]) == [1] * 10
     assert prorate(5, []) == []
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 1000
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 def test_batch_waits_for_minimum_no_longer_than_max_delay() -> None:
