@@ -89,10 +89,9 @@ types, defaults and versions are those of the schemas.
 from __future__ import annotations
 
 from pyspark_kafkalog.metadata.messages.codec import Message
-{pieces_import}{schema_import}from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
+{schema_import}from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 '''
-_PIECES_IMPORT: Final = "from pyspark_kafkalog.metadata.messages.pieces import Records\n"
-_SCHEMA_IMPORT: Final = "from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID\n"
+_SCHEMA_IMPORT: Final = "from pyspark_kafkalog.metadata.messages.schema import {names}\n"
 _COORDINATOR_MESSAGES: Final = (
     "OffsetCommitKey",
     "OffsetCommitValue",
@@ -164,11 +163,15 @@ def _requests_and_responses(area: str) -> str:
     specs = [*load_schema_file(area, SCHEMAS_PACKAGE).values()]
     classes = "\n\n".join(_Classes(specs, base="ApiMessage").texts())
     apis = ", ".join(each.name.removesuffix("Request") for each in specs if each.name.endswith("Request"))
+    names = ", ".join(
+        name
+        for name, is_used in (("ZERO_UUID", "ZERO_UUID" in classes), ("Records", "Records" in classes.split()))
+        if is_used
+    )
     head = _REQUESTS_AND_RESPONSES.format(
         title=textwrap.fill(f"Requests and responses, as classes: {apis}.", 120),
         area=area,
-        pieces_import=_PIECES_IMPORT if "Records" in classes.split() else "",
-        schema_import=_SCHEMA_IMPORT if "ZERO_UUID" in classes else "",
+        schema_import=_SCHEMA_IMPORT.format(names=names) if names else "",
     )
     return f"{head}\n\n{classes}"
 

@@ -9,8 +9,7 @@ In reading order:
 - commit_log: one commit, one record batch under a name that can be created once
 - extent_changes: what a commit changes in extents and objects
 - delta: how each record type changes the image
-- following: a root that follows a leader, and what others may not change in it
-- invariants: what must hold for every commit
+- invariants: what must hold for every commit, and what others may not change in a root that follows a leader
 - snapshots: when one is due, its format, loading the newest
 - root_format: the marker of a native root and the version of its format
 - root_lock: one writer at a time

@@ -187,7 +187,7 @@ class StagingHorizon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Following:
-    """The root follows a leader: only the follower with `following_id` changes what is copied (following.py).
+    """The root follows a leader: only the follower with `following_id` changes what is copied (invariants.py).
 
     `leader`: as messages name it. `cluster_id`: its cluster's id, by which it is recognized. `topics`: the regular
     expression of the topics followed. `since_ms`: when the root began to follow this cluster. `had_records`: it had

@@ -44,9 +44,8 @@ from pyspark_kafkalog.metadata.commit_log import (
     OldCommits,
 )
 from pyspark_kafkalog.metadata.delta import apply, start_delta
-from pyspark_kafkalog.metadata.following import check_follower, check_unchanged_by_others
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.invariants import check_invariants
+from pyspark_kafkalog.metadata.invariants import check_follower, check_invariants, check_unchanged_by_others
 from pyspark_kafkalog.metadata.local.backend import LocalBackend
 from pyspark_kafkalog.metadata.local.log import LocalCommitLog
 from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, MetadataRecord

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from pyspark_kafkalog.errors import InvalidRecordError, UnsupportedApiError
-from pyspark_kafkalog.metadata.messages.pieces import MessageWriter, Piece
-from pyspark_kafkalog.metadata.messages.schema import FrameReader, write_unsigned_varint
+from pyspark_kafkalog.metadata.messages.schema import FrameReader, MessageWriter, Piece, write_unsigned_varint
 from pyspark_kafkalog.protocol.api import Api, ApiKey, find_api
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.units import INT16_MAX, INT32_MAX

@@ -26,8 +26,8 @@ from pyspark_kafkalog.errors import (
     KafkalogError,
     LeaderUnavailableError,
 )
-from pyspark_kafkalog.metadata.following import check_follower
 from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.invariants import check_follower
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.fetch_loop import Committer, Fetcher, RateLimit

@@ -22,7 +22,7 @@ from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_
 from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.maintenance.verify.findings import Finding
 from pyspark_kafkalog.maintenance.verify.verify import verify, verify_without_batches
-from pyspark_kafkalog.metadata.following import following_text
+from pyspark_kafkalog.metadata.invariants import following_text
 from pyspark_kafkalog.report.facts import (
     NO_TIME_MS,
     Advice,

@@ -32,9 +32,8 @@ from pyspark_kafkalog.root.directories import (
     rename_left_directories,
 )
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.planned import CommitFiles, LocalPartition, own_remote_part
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot, RemotePart
+from pyspark_kafkalog.root.snapshot import CommitFiles, LocalPartition, PartitionSnapshot, RemotePart, own_remote_part
 from pyspark_kafkalog.root.staging import LocalStaging, Staged
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flushing_file_system

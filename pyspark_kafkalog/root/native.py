@@ -20,16 +20,15 @@ from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError, TopicDeletionDisabledError
 from pyspark_kafkalog.metadata.access.acl import Unguarded
-from pyspark_kafkalog.metadata.following import check_not_following
 from pyspark_kafkalog.metadata.history import HistoryEntry, read_history
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage, broker_configs
+from pyspark_kafkalog.metadata.invariants import check_not_following
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.admin import Build
-from pyspark_kafkalog.root.planned import PlannedPartition
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PartitionSnapshots, TopicDescription
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PartitionSnapshots, PlannedPartition, TopicDescription
 from pyspark_kafkalog.root.staging import Staged, Staging
 from pyspark_kafkalog.root.write_transaction import (
     CommitResult,

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.history import HistoryEntry
     from pyspark_kafkalog.object_store.location import RootPath
     from pyspark_kafkalog.root.native import NativeRoot
-    from pyspark_kafkalog.root.planned import PlannedPartition
-    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PlannedPartition, TopicDescription
     from pyspark_kafkalog.root.staging import Staged, Staging
     from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity

@@ -53,11 +53,13 @@ from pyspark_kafkalog.metadata.access.acl import (
     Acl,
     AclFilter,
     AclOperation,
+    HostRange,
     PatternType,
     PermissionType,
     ResourceType,
+    canonical_host,
+    is_range,
 )
-from pyspark_kafkalog.metadata.access.hosts import HostRange, canonical_host, is_range
 from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata, read_metadata_of
 from pyspark_kafkalog.root.protocol import native_or_none
 
@@ -166,7 +168,7 @@ class Authorizer:
     ) -> bool:
         """Whether `principal`, coming from `host`, may do `operation` on the resource.
 
-        `host` has the form of metadata/access/hosts.py. Without a host, entries for single hosts and
+        `host` has the form of metadata/access/acl.py. Without a host, entries for single hosts and
         ranges apply to no principal.
         """
         if principal in self.super_users:

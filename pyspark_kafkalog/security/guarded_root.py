@@ -22,8 +22,7 @@ from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.storage.names import TopicPartition, check_principal
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.root.planned import PlannedPartition
-    from pyspark_kafkalog.root.snapshot import TopicDescription
+    from pyspark_kafkalog.root.snapshot import PlannedPartition, TopicDescription
     from pyspark_kafkalog.root.staging import Staged
     from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
     from pyspark_kafkalog.security.access_control import Authorizer

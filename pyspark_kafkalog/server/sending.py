@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.metadata.messages.pieces import Piece
+from pyspark_kafkalog.metadata.messages.schema import Piece
 from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import described
 

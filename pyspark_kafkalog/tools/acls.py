@@ -30,9 +30,9 @@ from pyspark_kafkalog.metadata.access.acl import (
     PatternType,
     PermissionType,
     ResourceType,
+    canonical_host,
     check_acl,
 )
-from pyspark_kafkalog.metadata.access.hosts import canonical_host
 from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.storage.names import check_principal
 from pyspark_kafkalog.tools.command import UsageError, add_path

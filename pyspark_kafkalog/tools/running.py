@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, OffsetOutOfRangeError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.tasks import ending_signals
-from pyspark_kafkalog.metadata.following import following_text
+from pyspark_kafkalog.metadata.invariants import following_text
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.brokers.metadata.copy_marker import is_metadata_copy
 from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata, read_broker_metadata

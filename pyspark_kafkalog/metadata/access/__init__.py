@@ -2,8 +2,7 @@
 
 In reading order:
 
-- hosts: addresses of clients in one form, and ranges of them
-- acl: access control entries and their records
+- acl: access control entries and their records; addresses of clients in one form, and ranges of them
 - scram: credentials of users, and their records
 - client_quotas: quotas of users, clients and addresses, and their records
 """

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidConfigError, InvalidRecordError
-from pyspark_kafkalog.metadata.access.hosts import canonical_ip
+from pyspark_kafkalog.metadata.access.acl import canonical_ip
 from pyspark_kafkalog.metadata.messages.metadata_records import ClientQuotaRecord, EntityData, MetadataRecord
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
 

@@ -2,14 +2,11 @@
 
 In reading order:
 
-- schema: what fields a message has, in which versions, of which type; primitive encodings
-- pieces: encoded messages as pieces, so that records are sent from where they lie
-- frozen: the base of the messages' classes, immutable and quick to import
-- codec: encodes and decodes the messages of all schemas, as dicts or as instances of classes
+- schema: what fields a message has, in which versions, of which type; primitive encodings; pieces of messages
+- codec: encodes and decodes the messages of all schemas, as dicts or as instances of classes; as JSON
 - struct_codec: what `codec` compiles of a schema for structs and their fields
 - metadata_records: the records of the metadata log as classes; generated
 - coordinator_records: keys and values of the coordinators' records as classes; generated
 - remote_log_records: the records of `__remote_log_metadata` as classes; generated
 - records: the frame of a record of the metadata log
-- json_form: messages as the JSON that Kafka's tools print
 """

@@ -31,7 +31,7 @@ extensions):
     20009 ObjectsDeletedRecord   what the commits below `droppedBelow` dropped has been deleted from the store
     20010 StagingHorizonRecord   what was planned below `horizonOffset` has expired: see StagingHorizon in image.py
     20011 FollowingRecord        the root follows this leader from now on, as a copy that only the follower with this
-                                 id changes; with an empty id it follows none (following.py)
+                                 id changes; with an empty id it follows none (invariants.py)
 
 A crash never leaves part of a record: a commit is one file, created as a whole (commit_log.py).
 

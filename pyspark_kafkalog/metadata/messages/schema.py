@@ -29,6 +29,10 @@ the same form. Fields have the order of Kafka's JSON; on the wire, untagged fiel
 On the wire: big-endian integers; unsigned varints of at most 5 bytes; strings and bytes with an int16 or int32 length
 or, in flexible versions, with an unsigned varint of length + 1, where 0 is null. Source of the encodings:
 org.apache.kafka.common.protocol.ByteBufferAccessor.
+
+*Pieces.* `MessageWriter` keeps an encoded message as pieces, so that records are sent from where they lie. A response
+with records is mostly records. Its pieces are the bytes between them, in one buffer, and the records as the
+message holds them: a view of a request, a mapped file, or a `RecordsSlice`, which may be read only when its turn comes.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
 from pyspark_kafkalog.units import INT16_MAX, INT32_MAX
@@ -314,3 +318,51 @@ def write_unsigned_varint(out: bytearray, value: int) -> None:
         out.append((value & 0x7F) | 0x80)
         value >>= 7
     out.append(value)
+
+
+class RecordsSlice(Protocol):
+    """Bytes of records that lie elsewhere, in a file for instance: the sender of the message fetches them."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+#: The value of a field of type `records`.
+Records: TypeAlias = bytes | memoryview | RecordsSlice
+#: What an encoded message consists of.
+Piece: TypeAlias = bytes | bytearray | memoryview | RecordsSlice
+
+
+class MessageWriter(bytearray):
+    """The bytes of an encoded message, except records: those keep their place and are not copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._outside: list[tuple[int, Records]] = []
+        self._outside_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the whole message."""
+        return len(self) + self._outside_bytes
+
+    def add_records(self, records: Records, size_bytes: int) -> None:
+        """Put records of this size at the end."""
+        self._outside.append((len(self), records))
+        self._outside_bytes += size_bytes
+
+    def pieces(self) -> list[Piece]:
+        """The whole message, in order."""
+        if not self._outside:
+            return [self]
+        found: list[Piece] = []
+        start = 0
+        view = memoryview(self)
+        for at, records in self._outside:
+            if at > start:
+                found.append(view[start:at])
+            found.append(records)
+            start = at
+        if start < len(self):
+            found.append(view[start:])
+        return found

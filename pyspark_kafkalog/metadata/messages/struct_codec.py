@@ -16,11 +16,11 @@ from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.metadata.messages.pieces import MessageWriter
 from pyspark_kafkalog.metadata.messages.schema import (
     INTEGER_FORMATS,
     FieldSpec,
     MessageReader,
+    MessageWriter,
     is_default,
     write_unsigned_varint,
 )

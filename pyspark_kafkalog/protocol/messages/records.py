@@ -7,8 +7,7 @@ types, defaults and versions are those of the schemas.
 from __future__ import annotations
 
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.pieces import Records
-from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID, Records
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 
 

@@ -29,8 +29,7 @@ from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.root.bootstrap import is_vacant
 from pyspark_kafkalog.root.brokers.notices import BrokerProcess, broker_process
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
-from pyspark_kafkalog.root.planned import LocalPartition
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.root.snapshot import LocalPartition, PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     REPLICATION_OFFSET_CHECKPOINT,
     broker_log_starts,

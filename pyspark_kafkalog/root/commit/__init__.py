@@ -1,10 +1,9 @@
 """Commits of changes of partitions: planned on the newest image, carried out where the records are, and published.
 
 - changes: what a leader, or a follower, changes in partitions
-- committer: the writers that plan a commit and have an engine carry it out
-- plan: the plan of a commit, decided before anything is stored
+- committer: the writers that plan a commit and have an engine carry it out; the plan
 - file_engine, open_logs: commits on a file system, and the logs that stay open between them
-- object_engine, runs, object_truncation: commits in an object store, the runs that they name, and what cuts these
+- object_engine, runs: commits in an object store, truncations in one, and the runs that commits name
 - cut_files: the files of what truncations drop
 - staged_write: the commit of the staged records of a write
 - log_starts: increases of log start offsets

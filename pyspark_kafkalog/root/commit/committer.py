@@ -3,29 +3,369 @@
     LeaderWriter       units of producers and coordinators (a server, commands)
     FollowerWriter     changes of a root that follows a leader
 
-    plan               on the newest image, again if the commit has lost a race (plan.py)
+    plan               on the newest image, again if the commit has lost a race: below
     store, publish     by the engine: file_engine.py for a file system, object_engine.py for an object store
 
 If the records of a commit break an invariant, its units or changes are committed one by one: one of them fails alone.
+
+The plan of a commit is what each partition gets, decided on the newest image before anything is stored. Of a leader,
+for each unit in order:
+
+    appends     the unit makes its appends from the image, and may refuse itself
+    check       batches are checked and get the offsets after those of the units before (`leader_append`), and
+                sequences are checked against the log and the units before (`sequences`)
+    records     the unit makes its further records from what its appends would get
+    keep        the partitions' plans take over the unit's batches; a refused unit leaves no trace
+
+Of a follower: the checks of its changes, and the states and records that follow from them.
+
+Nothing here writes. Where the logs are, and how they are opened, is the engine's: `open_partition`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, Protocol, TypeAlias, TypeVar
 
-from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError, LogDirError
+from pyspark_kafkalog.config.topic import LogConfig
+from pyspark_kafkalog.errors import (
+    CommitConflictError,
+    InvalidRecordError,
+    KafkalogError,
+    LogDirError,
+    UnknownTopicError,
+    without_frames,
+)
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    MetadataRecord,
+    ProducerIdsRecord,
+    StagingHorizonRecord,
+)
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStoreError
+from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.root.commit.changes import (
+    AppendedRange,
+    AppendOrigin,
     CommitUnit,
+    FollowerAppend,
     FollowerChange,
     FollowerResult,
+    LeaderAppend,
     PlanFollowerRecords,
+    StartAt,
+    Truncation,
     UnitResult,
     no_records,
 )
 from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, ignore_kept, saved_once
-from pyspark_kafkalog.root.commit.plan import Attempt, CheckedChange, CommitPlan, check_changes, plan_units
+from pyspark_kafkalog.root.commit.runs import StagedBatches
+from pyspark_kafkalog.storage.filesystem import in_parallel
+from pyspark_kafkalog.storage.log.follower import FollowerBatches, check_batches
+from pyspark_kafkalog.storage.log.leader_append import REQUEST, LeaderBatches, validate_batches
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.producers import ProducerBatch, producer_batches
+from pyspark_kafkalog.storage.log.sequences import ProducerView
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import MIB
+
+#: From so many bytes on, checks of a follower's batches are worth a thread for each partition.
+_SIDE_BY_SIDE_BYTES: Final = 2 * MIB
+
+
+@dataclass(slots=True)
+class PartitionPlan:
+    """What a commit appends to one partition: `parts`, which end before `next_offset`.
+
+    `producers` are those of its log, with the changes of `parts`, whose batches of producers are `producer_batches`.
+    """
+
+    topic_partition: TopicPartition
+    config: LogConfig
+    log_start_offset: int
+    next_offset: int
+    leader_epoch: int
+    producers: ProducerView
+    parts: list[LeaderBatches] = field(default_factory=list)
+    producer_batches: list[ProducerBatch] = field(default_factory=list)
+
+    def draft(self) -> PartitionPlan:
+        """A plan of what follows this one, to be absorbed or dropped."""
+        return PartitionPlan(
+            self.topic_partition,
+            self.config,
+            self.log_start_offset,
+            self.next_offset,
+            self.leader_epoch,
+            self.producers.child(),
+        )
+
+    def absorb(self, draft: PartitionPlan) -> None:
+        """Take over what `draft` has added."""
+        self.parts += draft.parts
+        self.producer_batches += draft.producer_batches
+        self.next_offset = draft.next_offset
+        self.producers.absorb(draft.producers)
+
+    def add(self, append: LeaderAppend, now_ms: int) -> AppendedRange:
+        """Add the batches of `append`, unless they are in the log. Raises KafkalogError, and then adds nothing."""
+        is_client = append.origin is AppendOrigin.CLIENT
+        prepared = append.prepared
+        if prepared is not None and prepared.config == self.config:
+            now_ms = prepared.now_ms
+            checked = prepared.placed(self.next_offset, self.leader_epoch)
+        else:
+            checked = validate_batches(
+                append.data,
+                next_offset=self.next_offset,
+                leader_epoch=self.leader_epoch,
+                config=self.config,
+                now_ms=now_ms,
+                is_client=is_client,
+            )
+        sets_append_time = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        batches = list(producer_batches(checked.data, checked.batches, data_position=0, file=REQUEST))
+        is_v2 = append.is_transaction_v2
+        duplicate = self.producers.add(batches, is_client=is_client, is_transaction_v2=is_v2) if batches else None
+        if duplicate is not None:
+            return AppendedRange(
+                first_offset=duplicate.first_offset,
+                last_offset=duplicate.last_offset,
+                log_start_offset=self.log_start_offset,
+                log_append_time_ms=duplicate.timestamp_ms if sets_append_time else -1,
+                is_duplicate=True,
+            )
+        first_offset = self.next_offset
+        if len(checked):
+            self.parts.append(checked)
+            self.producer_batches += batches
+            self.next_offset = checked.next_offset
+        return AppendedRange(
+            first_offset=first_offset,
+            last_offset=self.next_offset - 1,
+            log_start_offset=self.log_start_offset,
+            log_append_time_ms=now_ms if sets_append_time else -1,
+        )
+
+
+#: Opens a partition of the image for the commit. Raises KafkalogError or OSError if its log cannot be opened.
+OpenPartition = Callable[[TopicPartition], PartitionPlan]
+
+
+class CommitPlan:
+    """The plan of one commit on `image`; `partitions` are those that units have appended to, or tried to."""
+
+    def __init__(self, image: MetadataImage, open_partition: OpenPartition, now_ms: int) -> None:
+        self.image = image
+        self.partitions: dict[TopicPartition, PartitionPlan] = {}
+        self.records: list[MetadataRecord] = []
+        self._open_partition = open_partition
+        self._now_ms = now_ms
+
+    @property
+    def changed(self) -> list[PartitionPlan]:
+        """The partitions that get batches, in order."""
+        return [self.partitions[each] for each in sorted(self.partitions) if self.partitions[each].parts]
+
+    def add(self, unit: CommitUnit) -> tuple[AppendedRange, ...]:
+        """Add a unit to the plan; returns what its appends get. Raises KafkalogError if the unit is refused."""
+        appends = unit.appends(self.image)
+        if len(appends) == 1 and not unit.makes_records:
+            # Nothing can refuse the unit after its only append: there is no draft to be dropped.
+            return (self._opened(appends[0]).add(appends[0], self._now_ms),)
+        drafts: dict[TopicPartition, PartitionPlan] = {}
+        appended = tuple(self._append(each, drafts) for each in appends)
+        records = unit.records(self.image, appended)
+        for topic_partition, draft in drafts.items():
+            self.partitions[topic_partition].absorb(draft)
+        self.records += records
+        return appended
+
+    def _append(self, append: LeaderAppend, drafts: dict[TopicPartition, PartitionPlan]) -> AppendedRange:
+        plan = self._opened(append)
+        draft = drafts.get(append.topic_partition)
+        if draft is None:
+            draft = drafts[append.topic_partition] = plan.draft()
+        return draft.add(append, self._now_ms)
+
+    def _opened(self, append: LeaderAppend) -> PartitionPlan:
+        """The plan of the partition that `append` is for. Raises UnknownTopicError if the topic is another one now."""
+        topic_partition = append.topic_partition
+        topic_id = self.image.topic(topic_partition.topic).topic_id
+        if append.topic_id is not None and append.topic_id != topic_id:
+            raise UnknownTopicError(
+                f"topic {topic_partition.topic!r} with the id {append.topic_id} was deleted; now it has {topic_id}"
+            )
+        return self._partition(topic_partition)
+
+    def _partition(self, topic_partition: TopicPartition) -> PartitionPlan:
+        plan = self.partitions.get(topic_partition)
+        if plan is None:
+            self.image.partition(topic_partition.topic, topic_partition.partition)
+            try:
+                plan = self._open_partition(topic_partition)
+            except KafkalogError:
+                raise
+            except OSError as error:
+                # One unusable directory must not keep everybody else from writing.
+                raise LogDirError(f"the log of {topic_partition} cannot be opened: {error}") from error
+            self.partitions[topic_partition] = plan
+        return plan
+
+
+def plan_units(plan: CommitPlan, units: Sequence[CommitUnit]) -> list[tuple[AppendedRange, ...] | KafkalogError]:
+    """Add the units to the plan in order; the result of each."""
+    results: list[tuple[AppendedRange, ...] | KafkalogError] = []
+    for unit in units:
+        try:
+            results.append(plan.add(unit))
+        except KafkalogError as error:
+            # Its frames hold the batches of the unit, and `results`; those of its cause what was decompressed.
+            results.append(without_frames(error))
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedAppend:
+    """An append whose batches are whole and undamaged; those in a store were checked by the task that put them."""
+
+    change: FollowerAppend
+    batches: FollowerBatches | StagedBatches
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.change.topic_partition
+
+
+CheckedChange: TypeAlias = CheckedAppend | Truncation | StartAt
+
+
+def check_changes(changes: Sequence[FollowerChange]) -> list[CheckedChange | KafkalogError]:
+    """Each change after all checks that need no image, or why it is refused. Reads every byte of the batches."""
+    seen: set[TopicPartition] = set()
+    checks: list[Callable[[], CheckedChange | KafkalogError]] = []
+    size_bytes = 0
+    for change in changes:
+        is_second = change.topic_partition in seen
+        seen.add(change.topic_partition)
+        checks.append(partial(_checked, change, is_second=is_second))
+        size_bytes += _unchecked_bytes(change)
+    # The checksums are computed without the interpreter's lock.
+    return in_parallel(checks) if size_bytes >= _SIDE_BY_SIDE_BYTES else [check() for check in checks]
+
+
+def _checked(change: FollowerChange, *, is_second: bool) -> CheckedChange | KafkalogError:
+    if is_second:
+        return InvalidRecordError(f"{change.topic_partition}: a commit takes one change of a partition, found two")
+    if not isinstance(change, FollowerAppend):
+        return change
+    data = change.data
+    try:
+        if isinstance(data, StagedBatches):
+            data.check(change.topic_id, change.topic_partition)
+            return CheckedAppend(change, data)
+        return CheckedAppend(change, data if isinstance(data, FollowerBatches) else check_batches(data))
+    except KafkalogError as error:
+        return error
+
+
+def _unchecked_bytes(change: FollowerChange) -> int:
+    if not isinstance(change, FollowerAppend) or isinstance(change.data, (FollowerBatches, StagedBatches)):
+        return 0
+    return len(change.data)
+
+
+def state_before(image: MetadataImage, change: FollowerChange) -> LogState:
+    """The partition's state before `change`. Raises UnknownTopicError, CommitConflictError for another log end."""
+    of = change.topic_partition
+    topic = image.topic(of.topic)
+    if topic.topic_id != change.topic_id:
+        raise UnknownTopicError(f"topic {of.topic!r} has the id {topic.topic_id} here, not {change.topic_id}")
+    state = image.partition(of.topic, of.partition).state
+    if state.log_end_offset != change.expected_end_offset:
+        raise CommitConflictError(
+            f"the log of {of} ends at {state.log_end_offset}, not at {change.expected_end_offset}: continue from there"
+        )
+    return state
+
+
+class Attempt(ABC):
+    """One attempt to commit on `image`, the newest one, at the time `now_ms`: takes the plan of the commit.
+
+    `records` are further records of the commit. Of a follower's changes, `states` are the states that the partitions
+    get, and `refused` is why others of them are not made; both are complete when the commit is made.
+    """
+
+    def __init__(self, image: MetadataImage, now_ms: int) -> None:
+        self.image = image
+        self.now_ms = now_ms
+        self.records: list[MetadataRecord] = []
+        self.states: dict[TopicPartition, LogState] = {}
+        self.refused: dict[TopicPartition, KafkalogError] = {}
+
+    @abstractmethod
+    def open(self, topic_partition: TopicPartition) -> PartitionPlan:
+        """The plan of a leader's appends to a partition. Raises as `OpenPartition`."""
+
+    @abstractmethod
+    def append(self, plan: PartitionPlan) -> None:
+        """Add a leader's appends to the commit."""
+
+    def change(self, change: CheckedChange, cut_files: CutFiles) -> None:
+        """Add a follower's change to the commit, if the log is as the change expects; `cut_files` keep what it cuts."""
+        try:
+            if isinstance(change, CheckedAppend):
+                self._append_copied(change, state_before(self.image, change.change))
+            else:
+                self._cut(change, state_before(self.image, change), cut_files)
+        except ObjectStoreError:
+            raise  # of the store, not of the change
+        except KafkalogError as error:
+            self.refused[change.topic_partition] = error.with_traceback(None)
+
+    def result_of(self, change: CheckedChange) -> LogState | KafkalogError:
+        """The partition's state after a follower's change, or why the change was refused."""
+        topic_partition = change.topic_partition
+        return self.states[topic_partition] if topic_partition in self.states else self.refused[topic_partition]
+
+    @abstractmethod
+    def _append_copied(self, checked: CheckedAppend, before: LogState) -> None: ...
+
+    @abstractmethod
+    def _cut(self, change: Truncation | StartAt, before: LogState, cut_files: CutFiles) -> None: ...
+
+
+def state_after_append(change: FollowerAppend, before: LogState, appended: LogState) -> LogState:
+    """The state to commit of a log that is `appended` after the batches of `change` were added to `before`."""
+    log_start_offset = max(appended.log_start_offset, min(change.log_start_offset, appended.log_end_offset))
+    return replace(
+        appended,
+        log_start_offset=log_start_offset,
+        leader_epoch=max(before.leader_epoch, appended.leader_epoch, change.leader_epoch),
+    )
+
+
+def producer_ids_record(image: MetadataImage, appends: Iterable[CheckedAppend]) -> list[MetadataRecord]:
+    """The record after which the root never hands out one of the producer ids in the appends; none if it is not needed.
+
+    So the image always knows the highest id that the leader has handed out, as far as it was seen here.
+    """
+    highest = max((each.batches.highest_producer_id for each in appends), default=-1)
+    if highest < image.next_producer_id:
+        return []
+    return [ProducerIdsRecord(broker_id=-1, next_producer_id=highest + 1)]
+
+
+def truncation_record(image: MetadataImage) -> MetadataRecord:
+    """With a truncation: what cleanings, merges and tiering have planned of logs as of `image` is never committed.
+
+    The same offsets may soon have other records, in segments of the same names.
+    """
+    return StagingHorizonRecord(horizon_offset=image.next_offset + 1)
+
 
 #: Plans one attempt to commit; called again with another attempt if the commit has lost a race.
 Plan: TypeAlias = Callable[[Attempt], None]

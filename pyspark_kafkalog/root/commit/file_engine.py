@@ -34,17 +34,17 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 from pyspark_kafkalog.metadata.root_lock import DEFAULT_LOCK_TIMEOUT_S, LockHeldError
 from pyspark_kafkalog.record.header import BATCH_DTYPE
 from pyspark_kafkalog.root.commit.changes import StartAt, Truncation
-from pyspark_kafkalog.root.commit.committer import Plan
-from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, LocalCutFiles
-from pyspark_kafkalog.root.commit.open_logs import FileCommits, LogNotKeptError, OpenLogs
-from pyspark_kafkalog.root.commit.plan import (
+from pyspark_kafkalog.root.commit.committer import (
     Attempt,
     CheckedAppend,
     PartitionPlan,
+    Plan,
     producer_ids_record,
     state_after_append,
     truncation_record,
 )
+from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, LocalCutFiles
+from pyspark_kafkalog.root.commit.open_logs import FileCommits, LogNotKeptError, OpenLogs
 from pyspark_kafkalog.root.commit.runs import StagedBatches
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,

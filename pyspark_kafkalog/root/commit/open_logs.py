@@ -30,8 +30,8 @@ from typing import Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, KafkalogError
-from pyspark_kafkalog.metadata.following import check_follower, check_not_following
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
+from pyspark_kafkalog.metadata.invariants import check_follower, check_not_following
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import DEFAULT_LOCK_TIMEOUT_S, LOCK_FILE, RootLock
 from pyspark_kafkalog.metadata.store import CommitOutcome, LocalMetadataStore, MetadataStore

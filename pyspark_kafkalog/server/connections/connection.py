@@ -33,7 +33,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
-from pyspark_kafkalog.metadata.messages.pieces import Piece
+from pyspark_kafkalog.metadata.messages.schema import Piece
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.connections.dispatch import Dispatcher, Exchange, LongExchange, TokenExchange
 from pyspark_kafkalog.server.connections.request_bytes import (

@@ -26,8 +26,7 @@ from typing import Any, Final, TypeAlias, cast
 from pyspark_kafkalog.errors import AuthenticationError, CorruptRecordError, KafkalogError, UnsupportedApiError
 from pyspark_kafkalog.metadata.access.client_quotas import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.pieces import Piece
-from pyspark_kafkalog.metadata.messages.schema import FieldSpec
+from pyspark_kafkalog.metadata.messages.schema import FieldSpec, Piece
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.headers import REQUEST_ELEMENTS_MAX, ParsedRequest, parse_request
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage

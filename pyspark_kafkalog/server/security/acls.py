@@ -44,10 +44,10 @@ from pyspark_kafkalog.metadata.access.acl import (
     PermissionType,
     ResourceType,
     add_acls,
+    canonical_host,
     check_host,
     remove_acls,
 )
-from pyspark_kafkalog.metadata.access.hosts import canonical_host
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord

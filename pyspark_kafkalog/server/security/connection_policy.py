@@ -36,7 +36,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.metadata.access.hosts import canonical_host
+from pyspark_kafkalog.metadata.access.acl import canonical_host
 from pyspark_kafkalog.root.brokers.metadata.image import GrowingMetadata
 from pyspark_kafkalog.root.protocol import native_or_none
 from pyspark_kafkalog.server.config import ConnectionSettings, SecuritySettings

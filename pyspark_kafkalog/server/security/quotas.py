@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import InvalidConfigError
-from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType, canonical_ip
 from pyspark_kafkalog.metadata.access.client_quotas import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
@@ -37,7 +37,6 @@ from pyspark_kafkalog.metadata.access.client_quotas import (
     find_quotas,
     quota_entity,
 )
-from pyspark_kafkalog.metadata.access.hosts import canonical_ip
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.metadata.messages.pieces import Piece
+from pyspark_kafkalog.metadata.messages.schema import Piece
 from pyspark_kafkalog.server.security.certificates import DEFAULT_RULES, subject_name
 from pyspark_kafkalog.server.sending import (
     IDLE_MAX_S,

@@ -28,8 +28,8 @@ from pyspark_kafkalog.spark.worker_memory import freeze_imports
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafkalog.root.planned import PlannedPartition
     from pyspark_kafkalog.root.protocol import Root
+    from pyspark_kafkalog.root.snapshot import PlannedPartition
 
 _LOG: Final = logging.getLogger(__name__)
 _TRIES: Final = 10

@@ -21,7 +21,7 @@ from pyspark_kafkalog.threads import bound_address_space
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafkalog.root.planned import PlannedPartition
+    from pyspark_kafkalog.root.snapshot import PlannedPartition
     from pyspark_kafkalog.storage.log.reader import LogReader
 
 

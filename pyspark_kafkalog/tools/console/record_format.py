@@ -44,7 +44,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
-from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.metadata.messages.codec import json_text
 from pyspark_kafkalog.record.arrow import RECORD_SCHEMA
 from pyspark_kafkalog.tools.command import UsageError
 from pyspark_kafkalog.tools.dump.decoders import CoordinatorDecoder, UnknownRecordTypeError

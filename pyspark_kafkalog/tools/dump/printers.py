@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TextIO
 
 from pyspark_kafkalog.errors import DiskFormatError
-from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.metadata.messages.codec import json_text
 from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
 from pyspark_kafkalog.record.control import (
     ControlRecord,

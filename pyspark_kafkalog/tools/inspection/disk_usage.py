@@ -37,7 +37,7 @@ from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
-from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.metadata.messages.codec import json_text
 from pyspark_kafkalog.metadata.objects.log import commit_key
 from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.metadata.store import MetadataStore

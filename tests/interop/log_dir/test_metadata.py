@@ -13,8 +13,7 @@ from builders.message_fields import kafka_text
 from kafka_processes.oracle import KAFKA_VERSION, SCHEMAS_VERSION, dump_log
 
 from pyspark_kafkalog.metadata.image import partition_state_record
-from pyspark_kafkalog.metadata.messages.codec import MessageSchema
-from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.metadata.messages.codec import MessageSchema, json_text
 from pyspark_kafkalog.metadata.messages.metadata_records import METADATA_RECORDS, WriteCommitRecord, WrittenPartition
 from pyspark_kafkalog.metadata.messages.records import NATIVE_API_KEYS_FROM, encode_record
 from pyspark_kafkalog.metadata.messages.schema import FieldSpec, load_schema_file

@@ -22,7 +22,7 @@ from simulations.random_messages import RandomMessages
 from tiers import SEED, examples
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
-from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.metadata.messages.codec import json_text
 from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.headers import encode_request, encode_response, joined

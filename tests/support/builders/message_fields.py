@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.metadata.messages.codec import Message, json_text
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.messages.schema import UNKNOWN_TAGS, FieldSpec
 

@@ -11,7 +11,7 @@ from pyspark_kafkalog.replication.follower_state import Claim, Followed, Followe
 from pyspark_kafkalog.replication.leader import FetchedPartition, FetchOutcome
 from pyspark_kafkalog.replication.partition_state import PartitionState
 from pyspark_kafkalog.root.commit.changes import FollowerAppend
-from pyspark_kafkalog.root.commit.plan import check_changes
+from pyspark_kafkalog.root.commit.committer import check_changes
 from pyspark_kafkalog.storage.log.follower import FollowerBatches
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MIB

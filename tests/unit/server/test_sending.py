@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE_S
 
-from pyspark_kafkalog.metadata.messages.pieces import Piece
+from pyspark_kafkalog.metadata.messages.schema import Piece
 from pyspark_kafkalog.server import sending
 from pyspark_kafkalog.server.sending import FileSlice, OpenFile, SendError, SocketTransport, send_pieces
 

@@ -26,8 +26,7 @@ from pyspark_kafkalog.errors import DiskFormatError, KafkalogError, LogDirError
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
 from pyspark_kafkalog.root.brokers.replicas.broker_replicas import best_of, state_of
-from pyspark_kafkalog.root.planned import PlannedPartition
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PlannedPartition
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     MetaProperties,

@@ -14,12 +14,14 @@ from pyspark_kafkalog.metadata.access.acl import (
     Acl,
     AclFilter,
     AclOperation,
+    HostRange,
     PatternType,
     PermissionType,
     ResourceType,
     acl_record,
+    canonical_host,
+    canonical_ip,
 )
-from pyspark_kafkalog.metadata.access.hosts import HostRange, canonical_host, canonical_ip
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.security.access_control import Authorizer
 from pyspark_kafkalog.server.security import quotas

@@ -12,8 +12,7 @@ import pytest
 from builders.message_fields import fields_of, kafka_text
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, UnsupportedFormatError
-from pyspark_kafkalog.metadata.messages.codec import MessageSchema
-from pyspark_kafkalog.metadata.messages.json_form import json_text
+from pyspark_kafkalog.metadata.messages.codec import MessageSchema, json_text
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     MetadataRecord,
     NoOpRecord,
