@@ -2,8 +2,8 @@
 
 A request may name a hundred thousand partitions. What a handler does for each takes microseconds, and the event loop
 serves no other client meanwhile. So a handler of such a request lets others come first after some milliseconds
-(`Turn`): between two steps anything may happen, and what a step needs of the state that others change is looked up in
-that step.
+(`YieldBudget`): between two steps anything may happen, and what a step needs of the state that others change is looked
+up in that step.
 
 A task begins with the event loop's next turn, and two or three objects of asyncio are made for it. The handler of a
 Produce request has one short step before its batches wait for their commit, and one after it. Tasks would cost more
@@ -34,7 +34,7 @@ _TURN_S: Final = 0.005
 _TOGETHER_MAX: Final = 200
 
 
-class Turn:
+class YieldBudget:
     """The time that a request takes in the event loop: others come first when it has had some milliseconds.
 
     With `is_whole` it has all the time: the request is so short that other clients do not wait for it.
@@ -54,10 +54,10 @@ class Turn:
 
 async def in_turns(elements: Iterable[T]) -> AsyncIterator[T]:
     """The elements, after each of which others may come first."""
-    turn = Turn()
+    budget = YieldBudget()
     for each in elements:
         yield each
-        await turn.step()
+        await budget.step()
 
 
 async def gather_in_turns(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

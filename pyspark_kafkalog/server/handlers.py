@@ -56,7 +56,7 @@ from pyspark_kafkalog.server.transactions import describing as transactions
 from pyspark_kafkalog.server.transactions import offsets as transactional_offsets
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.producing import ProducerHandlers
-from pyspark_kafkalog.server.transactions.units import TransactionGate
+from pyspark_kafkalog.server.transactions.units import TransactionAdmission
 
 Handlers: TypeAlias = Mapping[ApiKey, Handler]
 
@@ -91,9 +91,9 @@ READ_ONLY_HANDLERS: Final[Handlers] = {ApiKey.PRODUCE: refuse_produce}
 NO_PRODUCER_IDS: Final[Handlers] = {ApiKey.INIT_PRODUCER_ID: refuse_producer_id}
 
 
-def produce_handlers(gate: TransactionGate) -> Handlers:
+def produce_handlers(admission: TransactionAdmission) -> Handlers:
     """Produce; see `produce_handler`."""
-    return {ApiKey.PRODUCE: produce_handler(gate)}
+    return {ApiKey.PRODUCE: produce_handler(admission)}
 
 
 def read_handlers(root: Root, sessions: FetchSessions) -> Handlers:

@@ -88,10 +88,10 @@ from pyspark_kafkalog.server.context import (
     ServerContext,
     Session,
 )
-from pyspark_kafkalog.server.event_loop import Turn, results_in_turns
+from pyspark_kafkalog.server.event_loop import YieldBudget, results_in_turns
 from pyspark_kafkalog.server.metadata import current_topic_name
 from pyspark_kafkalog.server.request_errors import error_code_of, text_for_client
-from pyspark_kafkalog.server.transactions.units import TransactionGate
+from pyspark_kafkalog.server.transactions.units import TransactionAdmission
 from pyspark_kafkalog.storage.log.leader_append import REQUEST, PreparedBatches, prepare_batches
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 from pyspark_kafkalog.units import KIB, MIB
@@ -319,21 +319,21 @@ class _Topic:
     is_costly: bool = False
 
 
-def produce_handler(gate: TransactionGate) -> Handler:
-    """The handler; `gate` is asked about batches with a transactional id."""
+def produce_handler(admission: TransactionAdmission) -> Handler:
+    """The handler; `admission` is asked about batches with a transactional id."""
     checks = BatchChecks()
 
     async def handle(context: ServerContext, request: Request[ProduceRequest]) -> ProduceResponse | None:
         body = request.body
         # The batches of a short request are submitted before anything else of the connection is read, or checked first:
         # then later requests wait until they are submitted.
-        turn = Turn(is_whole=not request.is_long)
+        budget = YieldBudget(is_whole=not request.is_long)
         if request.is_long:
             await context.run(context.root.refresh)
-        topics = [await _topic(context, checks, request, body, each, turn) for each in body.topic_data]
+        topics = [await _topic(context, checks, request, body, each, budget) for each in body.topic_data]
         if body.transactional_id is None and any(each.is_transactional for each in topics):
             error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            topics = [await _refused_topic(each.data, each.name, error, turn) for each in topics]
+            topics = [await _refused_topic(each.data, each.name, error, budget) for each in topics]
         async with _submitting(request.session, is_check=any(each.is_costly for each in topics)) as is_checking:
             if is_checking:
                 topics = [await _checked(context, checks, request.session, each) for each in topics]
@@ -341,11 +341,11 @@ def produce_handler(gate: TransactionGate) -> Handler:
             for topic in topics:
                 for each in topic.batches:
                     if each.append is not None:
-                        submitted.append(context.committer.submit(_unit(gate, request, body, each)))
-                    await turn.step()
+                        submitted.append(context.committer.submit(_unit(admission, request, body, each)))
+                    await budget.step()
         results = await results_in_turns(submitted)
         remaining = iter(results)
-        answers = [await _answered(context, each, remaining, turn) for each in topics]
+        answers = [await _answered(context, each, remaining, budget) for each in topics]
         if body.acks == 0:
             failed = next((each.error_code for of in answers for each in of.partition_responses if each.error_code), 0)
             if failed:
@@ -395,11 +395,11 @@ async def _checked(context: ServerContext, checks: BatchChecks, session: Session
     return replace(topic, batches=batches)
 
 
-def _unit(gate: TransactionGate, request: AnyRequest, body: ProduceRequest, batch: _Batch) -> CommitUnit:
+def _unit(admission: TransactionAdmission, request: AnyRequest, body: ProduceRequest, batch: _Batch) -> CommitUnit:
     assert batch.append is not None
     assert batch.header is not None
     if body.transactional_id is not None and batch.header.is_transactional:
-        return gate.produce_unit(request.api_version, body.transactional_id, batch.append)
+        return admission.produce_unit(request.api_version, body.transactional_id, batch.append)
     return CommitUnit.of(batch.append)
 
 
@@ -407,7 +407,7 @@ async def _answered(
     context: ServerContext,
     topic: _Topic,
     results: Iterator[tuple[AppendedRange, ...] | BaseException],
-    turn: Turn,
+    budget: YieldBudget,
 ) -> TopicProduceResponse:
     """The answer for a topic, whose batches are counted."""
     answers = []
@@ -415,7 +415,7 @@ async def _answered(
         answer = each.refused or _committed(context, topic, each, next(results))
         answers.append(answer)
         _count(context, topic, each, answer)
-        await turn.step()
+        await budget.step()
     return TopicProduceResponse(name=topic.data.name, topic_id=topic.data.topic_id, partition_responses=tuple(answers))
 
 
@@ -435,13 +435,13 @@ async def _topic(
     request: AnyRequest,
     body: ProduceRequest,
     data: TopicProduceData,
-    turn: Turn,
+    budget: YieldBudget,
 ) -> _Topic:
     """One topic of the request with its batches, in their order."""
-    await turn.step()
+    await budget.step()
     error, name, topic_id = _check_topic(context, request, body, data)
     if error is not ErrorCode.NONE:
-        return await _refused_topic(data, name, error, turn)
+        return await _refused_topic(data, name, error, budget)
     batches = []
     for each in data.partition_data:
         if request.is_long and context.image().find(name, each.index) is None:
@@ -449,7 +449,7 @@ async def _topic(
             batches.append(_Batch(each.index, refused=_refusal(each.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
         else:
             batches.append(_batch(context, checks, request, name, topic_id, each))
-        await turn.step()
+        await budget.step()
     return _Topic(
         data,
         name,
@@ -554,11 +554,11 @@ def _answer(index: int, result: tuple[AppendedRange, ...] | BaseException) -> Pa
     )
 
 
-async def _refused_topic(data: TopicProduceData, name: str, error: ErrorCode, turn: Turn) -> _Topic:
+async def _refused_topic(data: TopicProduceData, name: str, error: ErrorCode, budget: YieldBudget) -> _Topic:
     refused = []
     for each in data.partition_data:
         refused.append(_Batch(each.index, refused=_refusal(each.index, error)))
-        await turn.step()
+        await budget.step()
     return _Topic(data, name, refused)
 
 

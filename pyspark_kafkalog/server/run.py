@@ -62,11 +62,11 @@ from pyspark_kafkalog.server.roles import Role, Roles, Service
 from pyspark_kafkalog.server.security.connection_policy import (
     AUTHENTICATION_MS_MAX,
     AUTHENTICATION_REQUEST_BYTES_MAX,
-    Gate,
+    ConnectionPolicy,
     TooManyConnectionsError,
 )
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
-from pyspark_kafkalog.server.transactions.units import TransactionGate
+from pyspark_kafkalog.server.transactions.units import TransactionAdmission
 from pyspark_kafkalog.server.waiters import PartitionWaiters, RootWatcher
 from pyspark_kafkalog.server.workers import bound_socket
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system, time_ms
@@ -85,7 +85,7 @@ class Parts:
     """A server but for its sockets."""
 
     roles: Roles
-    gate: Gate
+    policy: ConnectionPolicy
     services: Sequence[Service]
     metrics: ServerMetrics
 
@@ -106,7 +106,9 @@ def assemble(
     Raises InvalidOptionError for security settings that cannot be used.
     """
     relies_on_entries = config.open_host is not None
-    gate = Gate(config.security, root, executor=executor, monotonic_ms=monotonic_ms, stays_closed=relies_on_entries)
+    policy = ConnectionPolicy(
+        config.security, root, executor=executor, monotonic_ms=monotonic_ms, stays_closed=relies_on_entries
+    )
     waiters, metrics = PartitionWaiters(), ServerMetrics()
     sessions = FetchSessions(lambda: secrets.randbelow(INT32_MAX) + 1, monotonic_ms)
     metrics.watch_fetch_sessions(sessions)
@@ -126,30 +128,32 @@ def assemble(
             native=native,
             cluster=cluster,
             committer=committer,
-            guard=gate.guard,
+            guard=policy.guard,
             waiters=waiters,
             executor=executor,
             clock=time_ms,
             monotonic_ms=monotonic_ms,
             traffic=metrics,
-            quotas=gate.quotas,
+            quotas=policy.quotas,
             record_memory=record_memory,
         )
-        return _make_role(context, gate, sessions, [committer, cluster])
+        return _make_role(context, policy, sessions, [committer, cluster])
 
-    roles = Roles(root, role, gate.refresh, only_reads=config.read_only or native_or_none(root) is None)
+    roles = Roles(root, role, policy.refresh, only_reads=config.read_only or native_or_none(root) is None)
     watcher = RootWatcher(root, waiters, executor)
-    return Parts(roles, gate, [watcher, gate, roles], metrics)
+    return Parts(roles, policy, [watcher, policy, roles], metrics)
 
 
-def _make_role(context: ServerContext, gate: Gate, sessions: FetchSessions, services: list[Service]) -> Role:
+def _make_role(
+    context: ServerContext, policy: ConnectionPolicy, sessions: FetchSessions, services: list[Service]
+) -> Role:
     """The role of `context`; to `services` are added those that handlers need."""
     group_coordinator = GroupCoordinator(context)
     handlers: dict[ApiKey, Handler] = {
         **tables.METADATA_HANDLERS,
         **tables.ADMIN_HANDLERS,
         **tables.read_handlers(context.root, sessions),
-        **tables.security_handlers(gate.guard, gate.sasl),
+        **tables.security_handlers(policy.guard, policy.sasl),
         **tables.group_handlers(group_coordinator),
     }
     native = native_or_none(context.root)
@@ -162,7 +166,7 @@ def _make_role(context: ServerContext, gate: Gate, sessions: FetchSessions, serv
         handlers |= tables.transaction_handlers(coordinator, TransactionalCommits(group_coordinator))
         if context.native is not None:
             services.append(coordinator)
-            handlers |= tables.produce_handlers(TransactionGate(coordinator.logs))
+            handlers |= tables.produce_handlers(TransactionAdmission(coordinator.logs))
     if context.native is None:
         handlers |= tables.READ_ONLY_HANDLERS
     services.append(group_coordinator)
@@ -251,9 +255,9 @@ class Server:
             for service in (*parts.services, *self._status_pages(parts)):
                 await self._run(service)
             self._closing.push_async_callback(self._end_connections)
-            dispatcher = Dispatcher(parts.roles, parts.gate, parts.metrics.handled)
+            dispatcher = Dispatcher(parts.roles, parts.policy, parts.metrics.handled)
             for listener in listeners:
-                accepting = asyncio.create_task(self._accept(listener, dispatcher, parts.gate))
+                accepting = asyncio.create_task(self._accept(listener, dispatcher, parts.policy))
                 self._closing.push_async_callback(_cancel, accepting)
         except BaseException:
             await self.stop()
@@ -301,7 +305,7 @@ class Server:
         for each in (self._executor, self._beating):
             each.shutdown(wait=False, cancel_futures=True)
 
-    async def _accept(self, listener: socket.socket, dispatcher: Dispatcher, gate: Gate) -> None:
+    async def _accept(self, listener: socket.socket, dispatcher: Dispatcher, policy: ConnectionPolicy) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -315,7 +319,7 @@ class Server:
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
             try:
-                session = gate.open(address[0], address[1])
+                session = policy.open(address[0], address[1])
             except TooManyConnectionsError as error:
                 self._refusals.info("refusing a connection of %s: %s", address[0], error)
                 self._close_later(client, error.throttle_ms)
@@ -324,10 +328,10 @@ class Server:
                 _LOG.exception("refusing a connection of %s", address[0])
                 client.close()
                 continue
-            task = asyncio.create_task(self._serve(client, session, dispatcher, gate))
-            gate.watch(session, task.cancel)
+            task = asyncio.create_task(self._serve(client, session, dispatcher, policy))
+            policy.watch(session, task.cancel)
             self._connections.add(task)
-            task.add_done_callback(partial(self._forget, gate, session, client))
+            task.add_done_callback(partial(self._forget, policy, session, client))
             await asyncio.sleep(0)  # many that come at once are not accepted in one turn of the loop
 
     def _close_later(self, client: socket.socket, delay_ms: int) -> None:
@@ -343,19 +347,23 @@ class Server:
         self._refused.add(client)
         asyncio.get_running_loop().call_later(delay_ms / SECOND_MS, close)
 
-    def _forget(self, gate: Gate, session: Session, client: socket.socket, task: asyncio.Task[None]) -> None:
+    def _forget(
+        self, policy: ConnectionPolicy, session: Session, client: socket.socket, task: asyncio.Task[None]
+    ) -> None:
         self._connections.discard(task)
         client.close()  # a task that is cancelled before its first turn closes nothing
-        gate.close(session)
+        policy.close(session)
 
-    async def _serve(self, client: socket.socket, session: Session, dispatcher: Dispatcher, gate: Gate) -> None:
+    async def _serve(
+        self, client: socket.socket, session: Session, dispatcher: Dispatcher, policy: ConnectionPolicy
+    ) -> None:
         config = self._config
         deadline = asyncio.get_running_loop().call_later(
             AUTHENTICATION_MS_MAX / SECOND_MS, _end_unauthenticated, asyncio.current_task(), session
         )
         try:
-            await gate.refresh()
-            transport = await self._transport(client, session, gate)
+            await policy.refresh()
+            transport = await self._transport(client, session, policy)
             if transport is None:
                 return
             connection = Connection(
@@ -372,12 +380,14 @@ class Server:
         finally:
             deadline.cancel()
 
-    async def _transport(self, client: socket.socket, session: Session, gate: Gate) -> ClientTransport | None:
+    async def _transport(
+        self, client: socket.socket, session: Session, policy: ConnectionPolicy
+    ) -> ClientTransport | None:
         """The transport of a new connection; None if it could not begin, and is closed."""
-        if not gate.has_tls:
+        if not policy.has_tls:
             return PlainTransport(client, self._executor, idle_max_s=self._config.idle_max_s)
         try:
-            return await gate.start_tls(client, session, idle_max_s=self._config.idle_max_s)
+            return await policy.start_tls(client, session, idle_max_s=self._config.idle_max_s)
         except (OSError, InvalidRecordError, asyncio.TimeoutError) as error:
             reason = str(error) or "the handshake took too long"
             if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:

@@ -451,14 +451,14 @@ def _apply(
     for each in changes:
         if each.type_number != ConfigResourceType.TOPIC:
             try:
-                _apply_alone(root, each, validate_only=validate_only)
+                _apply_separately(root, each, validate_only=validate_only)
                 outcomes[each.key] = None
             except (KafkalogError, OSError) as error:
                 outcomes[each.key] = error
     return outcomes
 
 
-def _apply_alone(root: NativeRoot, change: ResourceChange, *, validate_only: bool) -> None:
+def _apply_separately(root: NativeRoot, change: ResourceChange, *, validate_only: bool) -> None:
     """Change a group, or the broker-level settings. What one server has for itself is nothing, so it is deleted."""
     if change.type_number == ConfigResourceType.GROUP:
         root.change_group_configs(change.name, _plan(change, GROUP_CONFIGS), validate_only=validate_only)

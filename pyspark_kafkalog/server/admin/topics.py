@@ -56,7 +56,7 @@ from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.commit.log_starts import MovedLogStart
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext, why_read_only
-from pyspark_kafkalog.server.event_loop import Turn, in_turns
+from pyspark_kafkalog.server.event_loop import YieldBudget, in_turns
 from pyspark_kafkalog.server.request_errors import ApiError, RequestError
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
@@ -500,12 +500,12 @@ async def handle_delete_records(
     results: dict[TopicPartition, MovedLogStart] = {}
     offsets: dict[TopicPartition, int] = {}
     read_only = why_read_only(context)
-    turn = Turn()
+    budget = YieldBudget()
     for topic in body.topics:
         may_delete = context.guard.allows(request.session, AclOperation.DELETE, ResourceType.TOPIC, topic.name)
         denied = None if may_delete else RequestError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         for partition in topic.partitions:
-            await turn.step()
+            await budget.step()
             topic_partition = TopicPartition(topic.name, partition.partition_index)
             error = denied or read_only
             if error is None:

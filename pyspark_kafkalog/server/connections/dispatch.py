@@ -35,7 +35,7 @@ from pyspark_kafkalog.server.event_loop import RequestTime, Timed
 from pyspark_kafkalog.server.metadata import unsupported_version
 from pyspark_kafkalog.server.request_errors import error_code_of, text_for_client
 from pyspark_kafkalog.server.roles import Roles
-from pyspark_kafkalog.server.security.connection_policy import Gate
+from pyspark_kafkalog.server.security.connection_policy import ConnectionPolicy
 from pyspark_kafkalog.server.security.sasl import SaslAuthenticator
 from pyspark_kafkalog.values import quick_dataclass
 
@@ -85,15 +85,15 @@ Handled: TypeAlias = Callable[[ApiKey, int, float, int], None]
 class Dispatcher:
     """Finds the handler of each request."""
 
-    def __init__(self, roles: Roles, gate: Gate, handled: Handled) -> None:
+    def __init__(self, roles: Roles, policy: ConnectionPolicy, handled: Handled) -> None:
         self._roles = roles
-        self._gate = gate
+        self._policy = policy
         self._handled = handled
         self._long_requests = asyncio.Semaphore(_LONG_REQUESTS_MAX)
 
     async def open(self, frame: bytearray, session: Session) -> Exchange | LongExchange | TokenExchange:
         """The exchange that the frame begins. Raises CloseConnection for one that is not answered."""
-        sasl = self._gate.sasl
+        sasl = self._policy.sasl
         if sasl is not None and sasl.expects_token(session):
             return TokenExchange(sasl, session, bytes(frame))
         try:
@@ -102,12 +102,12 @@ class Dispatcher:
             handler = role.handlers.get(parsed.api.key)
             if handler is None:
                 raise CloseConnection(f"{parsed.api.key.name} is not served here")
-            if not self._gate.admits(session, parsed.api.key):
+            if not self._policy.admits(session, parsed.api.key):
                 raise CloseConnection(f"{parsed.api.key.name} from a client that is not authenticated")
             body = self._body(parsed) if parsed.is_supported else None
         except (CorruptRecordError, UnsupportedApiError) as error:
             raise CloseConnection(str(error)) from None
-        exchange = Exchange(role.context, self._gate, parsed, handler, body, session, len(frame), self._handled)
+        exchange = Exchange(role.context, self._policy, parsed, handler, body, session, len(frame), self._handled)
         return LongExchange(exchange, frame, self._long_requests) if parsed.has_many_elements else exchange
 
     def _body(self, parsed: ParsedRequest) -> Message | None:
@@ -125,7 +125,7 @@ class Exchange:
     """One request that is to be handled and answered. `body` is None for ApiVersions of an unknown version."""
 
     context: ServerContext
-    gate: Gate
+    policy: ConnectionPolicy
     parsed: ParsedRequest
     handler: Handler
     body: Message | None
@@ -162,11 +162,11 @@ class Exchange:
 
     def _charge(self, quota: str, amount: float) -> int:
         """Charge bytes or time to the client's quota: the throttle_time_ms of the answer."""
-        return self.gate.quotas.throttle(self.session, self.parsed.client_id, quota, amount)
+        return self.policy.quotas.throttle(self.session, self.parsed.client_id, quota, amount)
 
     async def _timed_response(self, body: Message, spent: RequestTime) -> Message | None:
         """The response; the time that it took is added to `spent` if a quota for it exists."""
-        if not self.gate.quotas.has(REQUEST_PERCENTAGE):
+        if not self.policy.quotas.has(REQUEST_PERCENTAGE):
             return await self._response(body)
         return await Timed(self._response(body), spent)
 

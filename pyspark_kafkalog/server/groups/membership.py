@@ -63,7 +63,7 @@ class MembershipHandlers:
         self._coordinator = coordinator
         self._regexes = SubscribedRegexes()
         #: What members of consumer groups, by group and id, were told to have, and how often.
-        self._told: dict[tuple[str, str], tuple[Assignment, int]] = {}
+        self._sent_assignments: dict[tuple[str, str], tuple[Assignment, int]] = {}
 
     # JoinGroup
 
@@ -355,24 +355,24 @@ class MembershipHandlers:
         key = body.group_id, result.member_id
         member = result.group.members.get(result.member_id)
         if member is None or result.member_epoch == LEFT_FOR_A_WHILE:
-            self._told.pop(key, None)
+            self._sent_assignments.pop(key, None)
             return result.assignment
-        if len(self._told) > _TOLD_MEMBERS_MAX:
-            self._told.clear()
+        if len(self._sent_assignments) > _TOLD_MEMBERS_MAX:
+            self._sent_assignments.clear()
         if result.assignment is not None:
-            self._told[key] = member.assigned, 1
+            self._sent_assignments[key] = member.assigned, 1
             return result.assignment
-        assignment, count = self._told.get(key, (member.assigned, 0))
+        assignment, count = self._sent_assignments.get(key, (member.assigned, 0))
         if assignment != member.assigned:
             count = 0  # another server has given it this one, and its answer may have been lost
-        is_told = False
+        is_sent_assignments = False
         if body.topic_partitions is not None and _owned(body) == member.assigned:
             count = _TOLD_MAX
         elif (count < _TOLD_MAX and member.assigned) or member.state is MemberState.UNREVOKED_PARTITIONS:
             count = min(count + 1, _TOLD_MAX)
-            is_told = True
-        self._told[key] = member.assigned, count
-        return member.assigned if is_told else None
+            is_sent_assignments = True
+        self._sent_assignments[key] = member.assigned, count
+        return member.assigned if is_sent_assignments else None
 
     def _await_member(self, shard: Shard, group_id: str, result: consumer.HeartbeatResult) -> None:
         member = result.group.members.get(result.member_id)

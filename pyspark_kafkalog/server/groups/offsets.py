@@ -34,7 +34,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import offsets as wire
 from pyspark_kafkalog.protocol.messages.transactions import TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic
 from pyspark_kafkalog.server.context import Request, ServerContext, Session
-from pyspark_kafkalog.server.event_loop import Turn, in_turns
+from pyspark_kafkalog.server.event_loop import YieldBudget, in_turns
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
 from pyspark_kafkalog.server.metadata import know_partitions, known_topics, with_names
@@ -243,11 +243,11 @@ class OffsetHandlers:
             return wire.OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         errors: dict[TopicPartition, ErrorCode] = {}
         await know_partitions(context, _partitions(body.topics))
-        turn = Turn()
+        budget = YieldBudget()
         for topic in body.topics:
             is_allowed = _may(context, request.session, AclOperation.READ, ResourceType.TOPIC, topic.name)
             for each in topic.partitions:
-                await turn.step()
+                await budget.step()
                 errors[TopicPartition(topic.name, each.partition_index)] = (
                     ErrorCode.TOPIC_AUTHORIZATION_FAILED
                     if not is_allowed
@@ -305,13 +305,13 @@ async def checked_commit(
     errors: dict[TopicPartition, ErrorCode] = {}
     accepted: dict[TopicPartition, AnyOffset] = {}
     topic_ids: dict[str, str | None] = {}
-    turn = Turn()
+    budget = YieldBudget()
     for topic in known:
         is_allowed = _may(context, session, AclOperation.READ, ResourceType.TOPIC, topic.name)
         topic_id = known_topics(context).topic_id(topic.name)
         topic_ids[topic.name] = topic.topic_id if has_ids else topic_id
         for each in topic.partitions:
-            await turn.step()
+            await budget.step()
             error = ErrorCode.NONE
             if not is_allowed:
                 error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -354,13 +354,13 @@ async def _committed(
     otherwise: ErrorCode,
 ) -> wire.OffsetCommitResponse:
     answered = []
-    turn = Turn()
+    budget = YieldBudget()
     for topic in topics:
         partitions = []
         for each in topic.partitions:
             code = errors.get(TopicPartition(topic.name, each.partition_index), otherwise)
             partitions.append(wire.OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code))
-            await turn.step()
+            await budget.step()
         if partitions:
             answered.append(
                 wire.OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=tuple(partitions))

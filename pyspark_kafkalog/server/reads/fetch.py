@@ -252,9 +252,9 @@ class Fetches:
         if not isinstance(opened, OpenedFetch):
             return FetchResponse(error_code=opened)
         plan = self._plan(context, body, opened, request.session.owners)
-        await plan.turn.step()
+        await plan.budget.step()
         await self._authorize(context, request, plan)
-        await plan.turn.step()
+        await plan.budget.step()
         await plan.evaluate()
         if not plan.is_satisfied and body.max_wait_ms > 0:
             await _wait(
@@ -262,7 +262,7 @@ class Fetches:
             )
             # The records may be newer than the end of the permission to read them. A broker answers with them.
             await self._authorize(context, request, plan)
-        await plan.turn.step()
+        await plan.budget.step()
         throttle_ms = _throttle_ms(context, request, plan)
         if throttle_ms:
             return opened.empty_answer(throttle_ms)
@@ -296,7 +296,7 @@ class Fetches:
             plan.refuse_all(ErrorCode.NOT_LEADER_OR_FOLLOWER if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             return
         await self._resolve_ids(context, plan)
-        await plan.turn.step()
+        await plan.budget.step()
         denied = {each for each in plan.topics() if not may(context, request.session, AclOperation.READ, each)}
         plan.refuse(denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
@@ -318,7 +318,7 @@ class Fetches:
         if await run_with(self._partitions, context, work):
             await context.run(self._partitions.refresh)
             await run_with(self._partitions, context, work)
-            await plan.turn.step()
+            await plan.budget.step()
         for each in nameless:
             if each.topic is None:
                 each.fail(ErrorCode.UNKNOWN_TOPIC_ID)

@@ -32,7 +32,7 @@ from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, UNDEFINED_OFFSE
 from pyspark_kafkalog.root.reads import RootPartitions
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import RecordMemory, ServerContext
-from pyspark_kafkalog.server.event_loop import Turn
+from pyspark_kafkalog.server.event_loop import YieldBudget
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSession, SessionPartition
 from pyspark_kafkalog.server.reads.log_slices import REMOTE_BYTES_MAX, LogSlices
 from pyspark_kafkalog.server.reads.offsets import epoch_error, error_code, run_with
@@ -110,8 +110,8 @@ class FetchedPartition:
 class FetchPlan:
     """The partitions of one request, with the parts of the server that read them.
 
-    `quiet` are those of its `session` that are not read until they change. A request may have tens of thousands: `turn`
-    lets others come first between two steps. All snapshots are taken in one step, so that they are those of one image.
+    `quiet` are those of its `session` that are not read until they change. A request may have tens of thousands:
+    `budget` lets others come first between two steps. All snapshots are taken in one step, so that they are those of one image.
     """
 
     context: ServerContext
@@ -124,7 +124,7 @@ class FetchPlan:
     owners: tuple[str, ...] = ()
     session: FetchSession | None = None
     quiet: list[SessionPartition] = field(default_factory=list)
-    turn: Turn = field(default_factory=Turn)
+    budget: YieldBudget = field(default_factory=YieldBudget)
     _looked_at: int | None = None
 
     @property
@@ -198,11 +198,11 @@ class FetchPlan:
 
     async def evaluate(self) -> None:
         """Evaluate all partitions that have changed; missing partitions are looked up in the newest state, too."""
-        await self.turn.step()
+        await self.budget.step()
         changed = await self._look_up([each for each in self.fetched if each.error is None], self._wake_up)
-        await self.turn.step()
+        await self.budget.step()
         await self._read(changed)
-        await self.turn.step()
+        await self.budget.step()
         stale = [each for each in changed if each.error in PERHAPS_STALE or each.diverging is not None]
         if stale:
             await self.context.run(self.partitions.refresh)
@@ -286,7 +286,7 @@ class FetchPlan:
             read = at + self._read_in_order(piece, room, remote, may_wait=False)
             if read < at + len(piece):
                 break
-            await self.turn.step()
+            await self.budget.step()
         if read < len(changed):
             await self.context.run(lambda: self._read_in_order(changed[read:], room, remote, may_wait=True))
         if remote:

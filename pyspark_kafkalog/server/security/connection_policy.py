@@ -4,9 +4,9 @@
     admits      a request: whether the client has authenticated, and may still ask
     guard       what the client may do; quotas: how much of it
 
-`Gate` makes these parts for one server process; none keeps anything that outlives it. While there are connections it
-looks for new commits once a second, so what another server or a tool has changed holds here a second later: an entry
-that was removed, a new password, a quota. So does a new certificate in the files of TLS.
+`ConnectionPolicy` makes these parts for one server process; none keeps anything that outlives it. While there are
+connections it looks for new commits once a second, so what another server or a tool has changed holds here a second
+later: an entry that was removed, a new password, a quota. So does a new certificate in the files of TLS.
 
     ConnectionLimits    max.connections, max.connections.per.ip, connection_creation_rate of ip quotas
     UnknownClients      connections whose clients are not authenticated yet
@@ -193,7 +193,7 @@ _LOG: Final = logging.getLogger(__name__)
 _REFRESH_INTERVAL_MS: Final = SECOND_MS
 
 
-class Gate:
+class ConnectionPolicy:
     """The security of one server process. Made and used in the event loop's thread."""
 
     def __init__(

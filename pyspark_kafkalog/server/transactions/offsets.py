@@ -38,7 +38,7 @@ from pyspark_kafkalog.protocol.messages.transactions import (
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.transactions.appends import coordinator_append
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
-from pyspark_kafkalog.server.event_loop import Turn
+from pyspark_kafkalog.server.event_loop import YieldBudget
 from pyspark_kafkalog.server.groups.offsets import (
     AnyOffset,
     Permission,
@@ -183,12 +183,12 @@ async def _response(
 ) -> TxnOffsetCommitResponse:
     """The answer, with the error of each partition, or `otherwise`."""
     by_topic: dict[tuple[str, str], dict[int, ErrorCode]] = {}
-    turn = Turn()
+    budget = YieldBudget()
     for topic in topics:
         of_topic = by_topic.setdefault((topic.name, topic.topic_id), {})
         for each in topic.partitions:
             of_topic[each.partition_index] = errors.get(TopicPartition(topic.name, each.partition_index), otherwise)
-            await turn.step()
+            await budget.step()
     return TxnOffsetCommitResponse(
         topics=tuple(
             TxnOffsetCommitResponseTopic(

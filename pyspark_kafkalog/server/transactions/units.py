@@ -21,7 +21,7 @@ A partition that was added for a batch that was refused later gets a marker and 
 A marker can be too old for a partition. The unit is then made again with the last epochs of the producer there
 (`MarkerFloor` in root/transactions/appends.py).
 
-`TransactionGate` lets the batches of transactional producers in: each is appended in a unit that checks its
+`TransactionAdmission` lets the batches of transactional producers in: each is appended in a unit that checks its
 transaction.
 
     Produce up to version 11    the partition must have been added (AddPartitionsToTxn)
@@ -224,7 +224,7 @@ _FENCED_BEFORE_ABORTABLE: Final[Mapping[ErrorCode, ErrorCode]] = MappingProxyTyp
 )
 
 
-class TransactionGate:
+class TransactionAdmission:
     """Makes units of transactional batches."""
 
     def __init__(self, logs: StateLogs) -> None:

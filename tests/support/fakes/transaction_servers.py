@@ -43,7 +43,7 @@ from pyspark_kafkalog.server.handlers import transaction_handlers
 from pyspark_kafkalog.server.request_errors import RequestError
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
-from pyspark_kafkalog.server.transactions.units import TransactionGate
+from pyspark_kafkalog.server.transactions.units import TransactionAdmission
 from pyspark_kafkalog.storage.names import TopicPartition
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ class AnyMember:
 
 
 class Coordinated:
-    """One server: its coordinator, its gate, and a client's calls of it."""
+    """One server: its coordinator, its admission, and a client's calls of it."""
 
     def __init__(self, path: Path | StoreAddress, *, now_ms: int = T0 + MINUTE_MS) -> None:
         self.served = Served(path, now_ms=now_ms)
@@ -174,7 +174,7 @@ class Coordinated:
             monotonic_ms=lambda: self.served.now_ms,
         )
         self.coordinator = TransactionCoordinator(self.context, self.served.root)
-        self.gate = TransactionGate(self.coordinator.logs)
+        self.admission = TransactionAdmission(self.coordinator.logs)
         self._handlers = transaction_handlers(self.coordinator, self.groups)
 
     def close(self) -> None:
@@ -286,7 +286,7 @@ class Coordinated:
     ) -> AppendedRange | KafkalogError:
         """A transactional batch: where it was appended, or what refused it."""
         data = batch(values, producer=(producer.producer_id, producer.producer_epoch, sequence), is_transactional=True)
-        unit = self.gate.produce_unit(version, name, append(data, topic, partition))
+        unit = self.admission.produce_unit(version, name, append(data, topic, partition))
         try:
             return (await self.committer.commit(unit))[-1]
         except KafkalogError as error:

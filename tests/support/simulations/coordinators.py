@@ -46,7 +46,7 @@ from pyspark_kafkalog.server.groups.offsets import TransactionalCommits
 from pyspark_kafkalog.server.handlers import METADATA_HANDLERS, group_handlers, transaction_handlers
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
-from pyspark_kafkalog.server.transactions.units import TransactionGate
+from pyspark_kafkalog.server.transactions.units import TransactionAdmission
 from simulations.event_loops import LateExecutor, SimulatedLoop, SimulatedTime
 
 GROUP: Final = "g"
@@ -159,7 +159,7 @@ class Server:
             monotonic_ms=self._simulation.wall_ms,
         )
         self._groups, self._transactions = GroupCoordinator(context), TransactionCoordinator(context, root)
-        self._gate = TransactionGate(self._transactions.logs)
+        self._admission = TransactionAdmission(self._transactions.logs)
         self._handlers = {
             **METADATA_HANDLERS,
             **group_handlers(self._groups),
@@ -222,7 +222,7 @@ class Server:
         key = (producer.producer_id, producer.producer_epoch, sequence)
         data = batch([value.encode()], producer=key, is_transactional=True)
         try:
-            await self.committer.commit(self._gate.produce_unit(12, name, append(data, "out", partition)))
+            await self.committer.commit(self._admission.produce_unit(12, name, append(data, "out", partition)))
         except KafkalogError as error:
             return error
         return None

@@ -110,7 +110,7 @@ def test_large_batch_is_prepared_in_a_thread_only_if_its_topic_has_another_codec
 
 def produce(server: Coordinated, session: Session, batches: Sequence[bytes]) -> list[asyncio.Task[Any]]:
     """One request a batch, begun one after the other as by a connection."""
-    handle = produce_handler(server.gate)
+    handle = produce_handler(server.admission)
 
     async def answer(data: bytes) -> Any:
         topic = TopicProduceData(name="a", partition_data=(PartitionProduceData(index=0, records=data),))

@@ -27,7 +27,7 @@ def test_offset_is_that_of_the_batch_when_the_commit_also_begins_the_transaction
         body = ProduceRequest(
             transactional_id=name, acks=-1, topic_data=(TopicProduceData(name="a", partition_data=partitions),)
         )
-        response: Any = await produce_handler(server.gate)(server.context, Request(0, 12, "c", body, SESSION))
+        response: Any = await produce_handler(server.admission)(server.context, Request(0, 12, "c", body, SESSION))
         (answer,) = response.responses[0].partition_responses
         assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, first)
 

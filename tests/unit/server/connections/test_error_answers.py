@@ -74,7 +74,7 @@ class Context:
         return work()
 
 
-class Gate:
+class Policy:
     quotas = NoQuotas
 
 
@@ -86,7 +86,7 @@ def answered(api: Api, version: int, body: Message, error: Exception) -> Message
 
     frame = bytearray(joined(encode_request(api, version, 1, "tests", body))[4:])  # type: ignore[arg-type]
     parsed = parse_request(frame)
-    parts: Any = (Context, Gate, parsed, handler, parsed.body(), Session("h", 1), 1, lambda *told: None)
+    parts: Any = (Context, Policy, parsed, handler, parsed.body(), Session("h", 1), 1, lambda *told: None)
     pieces = asyncio.run(Exchange(*parts).handle())
     assert pieces is not None
     return decode_response(api, version, joined(pieces)[4:], api.response)[1]

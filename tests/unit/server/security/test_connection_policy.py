@@ -1,4 +1,4 @@
-"""The gate of a running server, seen through sockets: who is let in, who is closed out, and how fast."""
+"""The connection policy of a running server, seen through sockets: who is let in, who is closed out, and how fast."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pyspark_kafkalog.metadata.access.scram import ScramMechanism, alter_credent
 from pyspark_kafkalog.metadata.messages.metadata_records import NoOpRecord
 from pyspark_kafkalog.server.config import Address, ConnectionSettings, SecuritySettings, ServerConfig
 from pyspark_kafkalog.server.run import serve
-from pyspark_kafkalog.server.security import connection_policy as gate
+from pyspark_kafkalog.server.security import connection_policy
 from pyspark_kafkalog.server.security.sasl import SaslSettings
 from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
 
@@ -162,7 +162,7 @@ def certificate_of(bootstrap: str, authority: Authority) -> bytes | None:
 def test_replaced_certificate_is_shown_to_new_connections_without_a_restart(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(gate, "_REFRESH_INTERVAL_MS", 20)
+    monkeypatch.setattr(connection_policy, "_REFRESH_INTERVAL_MS", 20)
     authority = Authority(tmp_path)
     first, second = (authority.sign(name, common_name("server")) for name in ("server", "renewed"))
     context = ssl.create_default_context(cafile=str(authority.certificate))
