@@ -111,7 +111,7 @@ class FetchPlan:
     """The partitions of one request, with the parts of the server that read them.
 
     `quiet` are those of its `session` that are not read until they change. A request may have tens of thousands:
-    `budget` lets others come first between two steps. All snapshots are taken in one step, so that they are those of one image.
+    `budget` lets others come first between two steps. All snapshots are taken in one step, so they are of one image.
     """
 
     context: ServerContext
