@@ -145,7 +145,7 @@ class FollowerRoot:
 
     def __init__(
         self,
-        path: Path | StoreAddress,
+        path: Path | str | StoreAddress,
         *,
         flush: FlushMode = "os",
         fs: FileSystem = LOCAL,
@@ -161,7 +161,7 @@ class FollowerRoot:
 
     @classmethod
     def create(
-        cls, path: Path, *, partitions: int = 1, configs: Mapping[str, str] = SMALL, flush: FlushMode = "os"
+        cls, path: Path | str, *, partitions: int = 1, configs: Mapping[str, str] = SMALL, flush: FlushMode = "os"
     ) -> FollowerRoot:
         LogDir.create(path, clock=lambda: NOW_MS).create_topic(TOPIC, partitions=partitions, configs=configs)
         return cls(path, flush=flush)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,8 @@ from builders.leader_writers import T0, append, batch, copied
 from builders.object_roots import StoredRoot
 
 from pyspark_kafkalog.errors import (
-    CommitConflictError,
-    CorruptRecordError,
-    FollowingEndedError,
-    FollowingRootError,
     InvalidRecordError,
     KafkalogError,
-    OffsetOutOfRangeError,
-    UnknownTopicError,
 )
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
@@ -84,26 +77,6 @@ def test_an_empty_log_begins_with_the_batch_that_contains_its_start(stored: Stor
     assert offsets(stored) == list(range(105, 113))
 
 
-def test_changes_that_do_not_fit_are_refused_alone(stored: StoredRoot, follower: FollowerRoot) -> None:
-    follower.make(follower.append(copied(0, epoch=3)))
-    good_data = copied(3, epoch=3)
-    wrong = [
-        (follower.append(copied(5), at=2), CommitConflictError, "ends at 3, not at 2"),
-        (replace(follower.append(copied(3)), topic_id=encode_uuid(bytes(15) + b"\x09")), UnknownTopicError, "not "),
-        (follower.append(copied(3, epoch=2)), InvalidRecordError, "diverges"),
-        (follower.append(copied(1, epoch=3)), InvalidRecordError, "below the log end 3"),
-        (follower.append(copied(2**31 + 3, epoch=3)), InvalidRecordError, "follow into a file system"),
-        (follower.append(good_data[:-1] + b"\1"), CorruptRecordError, "CRC-32C"),
-        (follower.truncation(-1), OffsetOutOfRangeError, "negative"),
-    ]
-    for change, error, words in wrong:
-        refused, good = follower.commit(change, follower.append(copied(follower.state(1).log_end_offset), 1))
-        assert isinstance(refused, error), refused
-        assert words in str(refused)
-        assert good == follower.state(1)
-    assert (offsets(stored), follower.state(1).log_end_offset) == ([0, 1, 2], 3 * len(wrong))
-
-
 @pytest.mark.parametrize("is_merged", [False, True], ids=["runs", "segments"])
 @pytest.mark.parametrize("offset", [0, 3, 4, 6, 7, 9, 12])
 def test_truncation_keeps_whole_batches_below_the_offset(stored: StoredRoot, is_merged: bool, offset: int) -> None:
@@ -135,21 +108,6 @@ def test_what_a_merge_has_planned_before_a_truncation_is_never_committed(stored:
         stored.metadata.commit(lambda image: [record], operation="merge")
     merge_partition(stored.metadata, stored.objects, stored.config, OF, clock=stored.place.clock)
     assert (offsets(stored), runs(stored)) == (list(range(9)), [])
-
-
-def test_others_are_refused_until_the_root_is_promoted(stored: StoredRoot) -> None:
-    follower = opened(stored)
-    follower.make(follower.append(copied(0, epoch=4)))
-    leader = stored.opened().committer()
-    unit = CommitUnit.of(append(batch(), "orders"))
-    with pytest.raises(FollowingRootError):
-        leader.commit([unit])
-    promote(stored.opened())
-    with pytest.raises(FollowingEndedError):
-        follower.commit(follower.append(copied(3, epoch=4)))
-    (result,) = leader.commit([unit])
-    assert not isinstance(result, KafkalogError)
-    assert runs(stored) == [(0, 3, 4), (3, 6, 5)]
 
 
 def test_a_server_forgets_producers_of_what_was_truncated_while_the_root_followed(stored: StoredRoot) -> None:
