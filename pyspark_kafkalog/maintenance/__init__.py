@@ -6,10 +6,11 @@ swap        replacing and deleting the files of segments
 retention/  deleting old records
 cleaner/    compaction: Kafka's log cleaner
 merge       merging small closed segments
-tier/       copying closed segments to remote storage
+tier        copying closed segments to remote storage
 verify/     checking every byte
-repair/     rebuilding derived files after a verification
+reindex     rebuilding indexes and producer snapshots from the `.log` files
+repair      rebuilding derived files after a verification
 export/     backups, and the return to a broker
-objects/    merging and cleaning up in object stores
+objects/    merging, reindexing and cleaning up in object stores
 metrics     metrics under Kafka's names
 """

@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.jobs.partition_work import PartitionWork
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, PartitionWork, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import (
     JobRun,
     PartitionsJob,
@@ -41,7 +40,7 @@ from pyspark_kafkalog.maintenance.jobs.runner import (
     partitions_to_work_on,
 )
 from pyspark_kafkalog.maintenance.kinds import logs_of
-from pyspark_kafkalog.maintenance.objects.jobs import MERGE_ACTION, MergedObjects
+from pyspark_kafkalog.maintenance.objects.merge import MERGE_ACTION, MergedObjects
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.protocol import Root

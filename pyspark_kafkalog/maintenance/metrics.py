@@ -38,7 +38,7 @@ from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.maintenance.cleaner.run_record import RecordPlace, read_last_run, read_uncleanable, record_place
 from pyspark_kafkalog.maintenance.kinds import logs_of
-from pyspark_kafkalog.maintenance.tier.plan import only_local, why_not
+from pyspark_kafkalog.maintenance.tier import only_local, why_not
 from pyspark_kafkalog.metadata.extents import Runs
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
 from pyspark_kafkalog.root.file_root import FileRoot

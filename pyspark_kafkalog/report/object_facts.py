@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyspark_kafkalog.maintenance.cleaner.objects import CleanedObjects
-from pyspark_kafkalog.maintenance.objects.stored import stored_extents
-from pyspark_kafkalog.maintenance.retention.plan import StoredPart, plan_retention
+from pyspark_kafkalog.maintenance.retention.plan import StoredPart, plan_retention, stored_extents
 from pyspark_kafkalog.report.facts import (
     NO_TIME_MS,
     CleanerFacts,

@@ -45,15 +45,14 @@ from pyspark_kafkalog.maintenance.cleaner.logs import (
     active_producers,
 )
 from pyspark_kafkalog.maintenance.cleaner.plan import plan_cleaning
-from pyspark_kafkalog.maintenance.objects.jobs import finish_job
-from pyspark_kafkalog.maintenance.objects.merge import Merged, merge_partition
-from pyspark_kafkalog.maintenance.objects.merge_plan import leader_epochs
+from pyspark_kafkalog.maintenance.objects.clean_up import finish_job
+from pyspark_kafkalog.maintenance.objects.merge import Merged, leader_epochs, merge_partition
 from pyspark_kafkalog.maintenance.objects.replace import replace_extents, segments_record
-from pyspark_kafkalog.maintenance.objects.stored import stored_extents, topic_id_partition
-from pyspark_kafkalog.maintenance.retention.plan import StoredPart
+from pyspark_kafkalog.maintenance.retention.plan import StoredPart, stored_extents
 from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
+from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
@@ -101,7 +100,7 @@ class CleanedObjects(CleanableLogs):
         Raises UnknownTopicError, ObjectStoreError, DiskFormatError.
         """
         image = self._root.store.image
-        of = topic_id_partition(image, topic_partition)
+        of = ObjectLog.of(image, topic_partition).topic_id_partition
         partition = image.partition(topic_partition.topic, topic_partition.partition)
         config = self._root.log_config(topic_partition.topic)
         extents = stored_extents(self._root, topic_partition, self.now_ms)

@@ -37,7 +37,7 @@ from pyspark_kafkalog.maintenance.export.copy import (
     only_topics,
     tiered_segments,
 )
-from pyspark_kafkalog.maintenance.objects.merge_plan import leader_epochs
+from pyspark_kafkalog.maintenance.objects.merge import leader_epochs
 from pyspark_kafkalog.metadata.extents import NO_OBJECTS, NO_PRODUCER_BATCHES, NO_RUNS
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, StagingHorizon, TopicImage
 from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION

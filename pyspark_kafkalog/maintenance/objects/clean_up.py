@@ -21,13 +21,17 @@ name them any more. If nothing of it was ever committed, what a killed copy has 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
-from typing import Final, Protocol
+from typing import Final
 
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.metadata.extents import planned_at_of
-from pyspark_kafkalog.metadata.image import MetadataImage, StagingHorizon
+from pyspark_kafkalog.metadata.image import MetadataImage, StagingHorizon, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     DroppedObjectsRecord,
     MetadataRecord,
@@ -35,25 +39,24 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     StagingHorizonRecord,
 )
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.metadata.store import Build, MetadataStore
 from pyspark_kafkalog.object_store.probe import is_old_probe
 from pyspark_kafkalog.object_store.store import ObjectMetadata
+from pyspark_kafkalog.root.admin import broker_config
+from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.objects.data_object import DataKey
+from pyspark_kafkalog.storage.objects.spool import remove_abandoned
 from pyspark_kafkalog.tiered.objects import SegmentStore
 from pyspark_kafkalog.tiered.own_layouts import OwnLayout, dropped_keys, parse_key
+from pyspark_kafkalog.units import HOUR_MS
+
+_LOG: Final = logging.getLogger(__name__)
 
 OPERATION: Final = "clean-up"
 _DELETED_AT_ONCE: Final = 1000
-
-
-class CleanedMetadata(Protocol):
-    """What of a MetadataStore is needed; its `commit` keeps other writers away if they have to be."""
-
-    @property
-    def image(self) -> MetadataImage: ...
-
-    def refresh(self) -> MetadataImage: ...
-
-    def commit(self, build: Callable[[MetadataImage], Sequence[MetadataRecord]], *, operation: str) -> object: ...
+_DELETE_DELAY: Final = "log.segment.delete.delay.ms"
+_TOPIC_DELAY: Final = "file.delete.delay.ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +69,10 @@ class CleanedUp:
 
 
 def clean_up(
-    metadata: CleanedMetadata,
+    metadata: MetadataStore,
     objects: SegmentStore,
     *,
+    commit: Callable[[Build], object] | None = None,
     layout: OwnLayout = OwnLayout.AIVEN,
     delay_ms: Callable[[MetadataImage, DroppedObjectsRecord], int],
     staging_retention_ms: int,
@@ -76,9 +80,12 @@ def clean_up(
 ) -> CleanedUp:
     """Delete dropped objects and orphans. Lists all objects in the store. Raises ObjectStoreError, KafkalogError.
 
-    `delay_ms` is how long the objects that a commit has dropped remain.
+    `delay_ms` is how long the objects that a commit has dropped remain. `commit` keeps other writers away if they have
+    to be; by default it is that of `metadata`.
     """
-    image = _move_horizon(metadata, clock() - staging_retention_ms)
+    commit = partial(metadata.commit, operation=OPERATION) if commit is None else commit
+    commit(partial(_moved_horizon, clock() - staging_retention_ms))
+    image = metadata.image
     # In the order of the commits: that those below an offset are deleted is all that the image can say.
     now_ms = clock()
     due = list(takewhile(lambda each: each.timestamp_ms <= now_ms - delay_ms(image, each), image.dropped))
@@ -98,7 +105,7 @@ def clean_up(
     if found:
         objects.delete([orphan.key for orphan in found])
     if due:
-        _forget_dropped(metadata, below=due[-1].commit_offset + 1)
+        commit(partial(_forgotten, due[-1].commit_offset + 1))
     return CleanedUp(len(dropped), orphans_count, orphans_bytes)
 
 
@@ -129,27 +136,18 @@ def _segment_ids(image: MetadataImage) -> set[str]:
     }
 
 
-def _forget_dropped(metadata: CleanedMetadata, below: int) -> None:
-    """Commit that what was dropped below that metadata offset does not exist any more."""
-
-    def build(image: MetadataImage) -> list[MetadataRecord]:
-        is_left = any(each.commit_offset < below for each in image.dropped)
-        return [ObjectsDeletedRecord(dropped_below=below)] if is_left else []
-
-    metadata.commit(build, operation=OPERATION)
+def _forgotten(below: int, image: MetadataImage) -> list[MetadataRecord]:
+    """The record that what was dropped below that metadata offset does not exist any more."""
+    is_left = any(each.commit_offset < below for each in image.dropped)
+    return [ObjectsDeletedRecord(dropped_below=below)] if is_left else []
 
 
-def _move_horizon(metadata: CleanedMetadata, until_ms: int) -> MetadataImage:
-    """Let expire what was planned before the last time this was done, if that was until `until_ms`; the image after."""
-
-    def build(image: MetadataImage) -> list[MetadataRecord]:
-        last = image.staging_horizon
-        if last != StagingHorizon() and last.timestamp_ms > until_ms:
-            return []
-        return [StagingHorizonRecord(horizon_offset=last.commit_offset + 1)]
-
-    metadata.commit(build, operation=OPERATION)
-    return metadata.image
+def _moved_horizon(until_ms: int, image: MetadataImage) -> list[MetadataRecord]:
+    """Lets expire what was planned before the last time this was done, if that was until `until_ms`."""
+    last = image.staging_horizon
+    if last != StagingHorizon() and last.timestamp_ms > until_ms:
+        return []
+    return [StagingHorizonRecord(horizon_offset=last.commit_offset + 1)]
 
 
 def orphans(
@@ -187,3 +185,69 @@ def orphans(
             is_expired = owns_store and is_old_probe(each, now_ms=now_ms)
         if is_expired:
             yield each
+
+
+def clean_up_root(root: ObjectRoot | FileRoot, *, now_ms: int | None = None) -> CleanedUp:
+    """Delete dropped objects after their topic's file.delete.delay.ms, and orphans.
+
+    Its default is log.segment.delete.delay.ms, an hour unless that is set. A data object may be of several topics: it
+    remains for the longest of the delays of all topics.
+    `now_ms` is the current time, by default the clock's. Does nothing for a file root without remote storage. Raises
+    ObjectStoreError, and the errors of a commit.
+    """
+    image = root.store.refresh()
+    config = broker_config(image)
+    is_set = _DELETE_DELAY in broker_configs(image)
+    place = logs_of(root, _remote_storage, _object_store)
+    if place is None:
+        return CleanedUp(0, 0, 0)
+    objects, layout = place
+    cleaned = clean_up(
+        root.store,
+        objects,
+        commit=partial(root.commit, operation=OPERATION),
+        layout=layout,
+        delay_ms=partial(_delay_ms, config.log_config({}).file_delete_delay_ms if is_set else HOUR_MS),
+        staging_retention_ms=config.staging_retention_ms,
+        clock=root.clock if now_ms is None else lambda: now_ms,
+    )
+    if cleaned != CleanedUp(0, 0, 0):
+        _LOG.info(
+            "deleted %d objects that were dropped, and %d of abandoned work with %d bytes",
+            cleaned.dropped_count,
+            cleaned.orphans_count,
+            cleaned.orphans_bytes,
+        )
+    return cleaned
+
+
+def _object_store(root: ObjectRoot) -> tuple[SegmentStore, OwnLayout]:
+    remove_abandoned()
+    return root.objects, OwnLayout.AIVEN
+
+
+def _remote_storage(root: FileRoot) -> tuple[SegmentStore, OwnLayout] | None:
+    storage = root.remote_storage
+    return None if storage is None else (storage.store(), storage.layout)
+
+
+def finish_job(root: ObjectRoot) -> None:
+    """Clean up after a job. What fails is left to the next run, with a warning, as retention leaves it."""
+    try:
+        clean_up_root(root)
+    except (KafkalogError, OSError) as error:
+        _LOG.warning("what was dropped or abandoned is left to the next run: %s", error)
+
+
+def _delay_ms(default_ms: int, image: MetadataImage, dropped: DroppedObjectsRecord) -> int:
+    """How long the objects that a commit has dropped remain; `default_ms` of topics without a setting, or deleted."""
+
+    def of_topic(topic_id: str) -> int:
+        name = image.topic_names.get(topic_id)
+        configs = {} if name is None else image.topics[name].configs
+        return int(configs[_TOPIC_DELAY]) if _TOPIC_DELAY in configs else default_ms
+
+    topic_ids = {each.topic_id for each in dropped.segments}
+    if dropped.data_keys:
+        topic_ids |= image.topic_names.keys()
+    return max(map(of_topic, topic_ids), default=default_ms)

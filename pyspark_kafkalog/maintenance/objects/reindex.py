@@ -27,17 +27,16 @@ from typing import Final, TypeVar
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
-from pyspark_kafkalog.maintenance.jobs.partition_work import PartitionWork
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
-from pyspark_kafkalog.maintenance.objects.merge_plan import leader_epochs
+from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, PartitionWork
+from pyspark_kafkalog.maintenance.objects.merge import leader_epochs
 from pyspark_kafkalog.maintenance.objects.replace import replace_extents, segments_record
-from pyspark_kafkalog.maintenance.objects.stored import topic_id_partition
 from pyspark_kafkalog.maintenance.verify.findings import FindingSink, Severity
 from pyspark_kafkalog.maintenance.verify.indexes import IndexChecks, IndexExpectation, StoredIndex
 from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, parse_epochs
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import (
@@ -116,7 +115,7 @@ def reindex_log(
     work = _Reindexing(
         topic_partition,
         root=root,
-        of=topic_id_partition(image, topic_partition),
+        of=ObjectLog.of(image, topic_partition).topic_id_partition,
         config=root.log_config(topic_partition.topic),
         epochs=tuple(leader_epochs(partition)),
         now_ms=now_ms,

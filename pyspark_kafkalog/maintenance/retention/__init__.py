@@ -2,6 +2,5 @@
 
 delete_records  Kafka's DeleteRecords; the files below a log start offset, and Kafka's files that depend on it
 plan            which segments are deleted by Kafka's rules
-logs            the logs of file roots and of object roots, as retention plans and removes their parts
-delete          retention: the commit, the job over all partitions
+delete          retention: the logs of either kind of root, the commit, the job over all partitions
 """

@@ -32,8 +32,11 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.root.commit.log_starts import LogStartMove
+from pyspark_kafkalog.root.objects.extents import ObjectLog
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.tiered.own_layouts import OwnLayout, log_key
 
 #: A limit of local retention that means: as for the whole log.
 _AS_TOTAL: Final = -2
@@ -79,6 +82,37 @@ def segment_parts(partition: PartitionImage, written_ms: Callable[[SegmentObject
         StoredPart(each.base_offset, each.end_offset, each.size_bytes, each.max_timestamp_ms, partial(written_ms, each))
         for each in partition.segments
     ]
+
+
+def stored_extents(root: ObjectRoot, topic_partition: TopicPartition, now_ms: int) -> list[StoredPart]:
+    """The partition's segments and then its runs, in the root's present image.
+
+    `now_ms` counts as the time of what has meanwhile been replaced.
+    """
+    image = root.store.image
+    partition = image.partition(topic_partition.topic, topic_partition.partition)
+    of = ObjectLog.of(image, topic_partition).topic_id_partition
+
+    def put_ms(key: str) -> int:
+        return root.objects.head(key).last_modified_ms
+
+    def written_ms(object_id: int) -> int:
+        """When the data of a run were written; of those inside a commit, when it was made."""
+        found = image.objects.find(object_id)
+        if found is None or not found.is_inline:
+            return now_ms if found is None else put_ms(found.key)
+        commit = root.store.log.read(found.commit_offset)
+        return now_ms if commit is None else commit.timestamp_ms
+
+    segments = segment_parts(partition, lambda each: put_ms(log_key(of, each, OwnLayout.AIVEN)))
+    rows = partition.runs.table
+    names = ("base_offset", "end_offset", "size_bytes", "max_timestamp_ms", "object_id")
+    columns = (rows[name].tolist() for name in names)
+    runs = [
+        StoredPart(base_offset, end_offset, size_bytes, max_timestamp_ms, partial(written_ms, object_id))
+        for base_offset, end_offset, size_bytes, max_timestamp_ms, object_id in zip(*columns, strict=True)
+    ]
+    return [*segments, *runs]
 
 
 Part = TypeVar("Part", bound=RetainedPart)

@@ -3,8 +3,7 @@
 verify      a whole verification: what to check of each kind of root, plan units, check each, combine the outcomes
 findings    one fault at one place, with advice; the outcomes of units
 scope       what a partition in a directory is verified against
-metadata    the commit log, in a directory or in an object store
-root        a directory apart from its partitions: meta.properties, checkpoints, entries of no partition
+root        a root apart from its partitions: the commit log, meta.properties, checkpoints, entries of no partition
 partition   a partition's directory, its small files, the order of its segments
 replicas    the replicas of a partition in several directories of brokers, batch by batch
 segment     one segment: its `.log` and every file derived from it

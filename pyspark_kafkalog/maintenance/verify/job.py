@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.maintenance import repair
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, failed
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, stored_bytes
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks
-from pyspark_kafkalog.maintenance.repair import repair
-from pyspark_kafkalog.maintenance.repair.repair import RepairStep
+from pyspark_kafkalog.maintenance.repair import RepairStep
 from pyspark_kafkalog.maintenance.verify.findings import ACTION, Finding, Unit, UnitOutcome, Verified
-from pyspark_kafkalog.maintenance.verify.metadata import check_metadata
+from pyspark_kafkalog.maintenance.verify.root import check_metadata
 from pyspark_kafkalog.maintenance.verify.verify import (
     PartitionUnits,
     combine,

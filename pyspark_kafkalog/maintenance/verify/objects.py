@@ -1,6 +1,6 @@
 """Verifies what a root has in a store: all of an object root, or the segments that a file root has copied. Read-only.
 
-Of the root, with one listing, and two requests for each data object, beside the commit log (metadata.py):
+Of the root, with one listing, and two requests for each data object, beside the commit log (root.py):
 
     missing, size   objects that the image names and that are not there, or not as long as it says
     footer          of each data object: its runs are those of the image

@@ -36,7 +36,6 @@ from pyspark_kafkalog.maintenance.verify.findings import (
     for_broker,
     verified,
 )
-from pyspark_kafkalog.maintenance.verify.metadata import check_metadata, check_stored_metadata
 from pyspark_kafkalog.maintenance.verify.objects import (
     check_copied_objects,
     check_extents,
@@ -46,7 +45,12 @@ from pyspark_kafkalog.maintenance.verify.objects import (
 )
 from pyspark_kafkalog.maintenance.verify.partition import check_names_and_ends, check_order, segment_units
 from pyspark_kafkalog.maintenance.verify.replicas import replica_units
-from pyspark_kafkalog.maintenance.verify.root import check_broker_root, check_native_root
+from pyspark_kafkalog.maintenance.verify.root import (
+    check_broker_root,
+    check_metadata,
+    check_native_root,
+    check_stored_metadata,
+)
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, broker_scopes, native_scopes
 from pyspark_kafkalog.root.brokers.metadata.image import read_topic_configs
 from pyspark_kafkalog.root.file_root import FileRoot

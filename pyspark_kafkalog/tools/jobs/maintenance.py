@@ -230,7 +230,7 @@ def _merge(options: argparse.Namespace) -> int:
 
 def _tier(options: argparse.Namespace) -> int:
     job.log_to_stderr()
-    from pyspark_kafkalog.maintenance.tier.copy import TIER_JOB
+    from pyspark_kafkalog.maintenance.tier import TIER_JOB
 
     return job.run_job(options, TIER_JOB, interval_s=lambda config: config.log_retention_check_interval_ms / 1000)
 
@@ -251,7 +251,7 @@ def _reindex(options: argparse.Namespace) -> int:
     if options.partition and not options.topic:
         raise UsageError("--partition needs --topic")
     job.log_to_stderr()
-    from pyspark_kafkalog.maintenance.repair.reindex import reindex_job
+    from pyspark_kafkalog.maintenance.reindex import reindex_job
 
     chosen = reindex_job(tuple(options.partition or ()), force=options.force)
     return job.run_job(options, chosen, interval_s=_hourly)

@@ -32,7 +32,7 @@ from fakes.troubled_stores import (
 
 from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.tier.copy import tier_segments
+from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.object_store import client, probe
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.root.commit.changes import CommitUnit

@@ -19,7 +19,7 @@ from repository import FIXTURES
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
-from pyspark_kafkalog.maintenance.tier.copy import tier_segments
+from pyspark_kafkalog.maintenance.tier import tier_segments
 
 pytestmark = pytest.mark.interop
 

@@ -40,11 +40,11 @@ from pyspark_kafkalog.errors import (
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.merge import merge_segments
-from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
-from pyspark_kafkalog.maintenance.repair.reindex import reindex
+from pyspark_kafkalog.maintenance.objects.clean_up import clean_up_root
+from pyspark_kafkalog.maintenance.reindex import reindex
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention, finish
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.maintenance.tier.copy import tier_segments
+from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root

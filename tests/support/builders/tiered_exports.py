@@ -14,7 +14,7 @@ from patience import PATIENCE_S
 from builders.tiered_roots import file_root
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
-from pyspark_kafkalog.maintenance.tier.copy import tier_segments
+from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.metadata.messages.metadata_records import PartitionChangeRecord
 from pyspark_kafkalog.storage.names import TopicPartition
 

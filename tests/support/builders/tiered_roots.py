@@ -14,7 +14,7 @@ from fakes.faulty_store import VirtualClock
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
-from pyspark_kafkalog.maintenance.tier.copy import tier_segments
+from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets

@@ -23,7 +23,7 @@ from pyspark_kafkalog.maintenance.export.export import export_to
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.maintenance.tier.copy import tier_segments
+from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION, OLDEST_FORMAT_VERSION
 from pyspark_kafkalog.storage.names import TopicPartition
 

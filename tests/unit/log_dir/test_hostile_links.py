@@ -24,7 +24,7 @@ from tiers import SEED
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.tier.copy import tier_segments
+from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.protocol.api import APIS
 from pyspark_kafkalog.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 from pyspark_kafkalog.protocol.messages.offsets import OffsetFetchRequest

@@ -19,11 +19,10 @@ from fakes.watched_paths import WatchedPaths
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidTopicError, KafkalogError, LogDirError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
+from pyspark_kafkalog.maintenance.objects.clean_up import clean_up_root
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.maintenance.verify.metadata import check_metadata
-from pyspark_kafkalog.maintenance.verify.root import check_broker_root
+from pyspark_kafkalog.maintenance.verify.root import check_broker_root, check_metadata
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, encode_commit
 from pyspark_kafkalog.metadata.image import image_records
 from pyspark_kafkalog.metadata.messages.metadata_records import (

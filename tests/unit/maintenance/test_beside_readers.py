@@ -16,7 +16,7 @@ from pyspark_kafkalog.errors import OffsetOutOfRangeError
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.maintenance.tier.copy import tier_segments
+from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -14,7 +14,7 @@ from builders.object_roots import StoredRoot
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.export.export import export_to
 from pyspark_kafkalog.maintenance.merge import merge_segments
-from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
+from pyspark_kafkalog.maintenance.objects.clean_up import clean_up_root
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.verify.findings import Severity
 from pyspark_kafkalog.maintenance.verify.verify import verify, verify_root

@@ -20,7 +20,7 @@ from builders.root_places import memory_root, store_of
 from fakes.range_tasks import CountedTasks, answer_little, task_leader_of
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
+from pyspark_kafkalog.maintenance.objects.clean_up import clean_up_root
 from pyspark_kafkalog.maintenance.verify.findings import Severity
 from pyspark_kafkalog.maintenance.verify.verify import verify, verify_root
 from pyspark_kafkalog.replication import task_leader

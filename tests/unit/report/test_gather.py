@@ -15,7 +15,7 @@ from kafkalog_command import Command
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.cleaner.run_record import mark_uncleanable
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
-from pyspark_kafkalog.maintenance.tier.copy import tier_segments
+from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.report import heavy_keys
 from pyspark_kafkalog.report.facts import RootFacts, TopicFacts
 from pyspark_kafkalog.report.gather import GatherOptions, gather

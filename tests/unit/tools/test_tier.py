@@ -12,7 +12,7 @@ from builders.tiered_roots import TOPIC, append_rounds, file_root, tiered_root
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.metrics import collect_metrics
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.maintenance.tier.copy import tier_segments
+from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.main import main
 

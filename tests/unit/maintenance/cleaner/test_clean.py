@@ -21,7 +21,7 @@ from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.cleaner.logs import CleanedFiles
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.merge import merge_segments
-from pyspark_kafkalog.maintenance.repair.reindex import reindex
+from pyspark_kafkalog.maintenance.reindex import reindex
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.swap import has_unfinished
 from pyspark_kafkalog.record.header import Buffer

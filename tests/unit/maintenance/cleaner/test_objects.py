@@ -27,8 +27,7 @@ from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.metrics import collect_metrics
-from pyspark_kafkalog.maintenance.objects.clean_up import orphans
-from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
+from pyspark_kafkalog.maintenance.objects.clean_up import clean_up_root, orphans
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.delta import ImageDelta

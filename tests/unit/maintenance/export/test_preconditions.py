@@ -17,7 +17,7 @@ from repository import FIXTURES
 from pyspark_kafkalog.errors import CorruptIndexError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.export.export import export_in_place, export_new_broker, export_to
-from pyspark_kafkalog.maintenance.repair.reindex import reindex
+from pyspark_kafkalog.maintenance.reindex import reindex
 from pyspark_kafkalog.root.adopt.adopt import adopt
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
 from pyspark_kafkalog.root.file_root import on_file_system

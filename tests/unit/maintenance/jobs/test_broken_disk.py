@@ -21,7 +21,7 @@ from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import SOME_FAILED, Job, JobRun, run_once
 from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks
 from pyspark_kafkalog.maintenance.merge import MERGE_JOB, merge_segments
-from pyspark_kafkalog.maintenance.repair.reindex import reindex_job
+from pyspark_kafkalog.maintenance.reindex import reindex_job
 from pyspark_kafkalog.maintenance.retention.delete import RETENTION_JOB
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.filesystem import time_ms

@@ -16,11 +16,9 @@ from fakes.stopping_filesystem import Killed
 
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.maintenance.merge import merge_segments
-from pyspark_kafkalog.maintenance.objects import merge_plan
-from pyspark_kafkalog.maintenance.objects.clean_up import CleanedUp, clean_up, orphans
-from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root, finish_job
-from pyspark_kafkalog.maintenance.objects.merge import Merged, merge_partition
-from pyspark_kafkalog.maintenance.objects.merge_plan import leader_epochs
+from pyspark_kafkalog.maintenance.objects import merge as merging
+from pyspark_kafkalog.maintenance.objects.clean_up import CleanedUp, clean_up, clean_up_root, finish_job, orphans
+from pyspark_kafkalog.maintenance.objects.merge import Merged, leader_epochs, merge_partition
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.metadata.extents import data_object_record, planned_at_of
 from pyspark_kafkalog.metadata.image import partition_state_record
@@ -436,7 +434,7 @@ def test_copy_that_was_put_for_nothing_and_stays_does_not_fail_the_others(
 def test_merge_in_several_steps_leaves_no_runs(
     root: StoredRoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge_plan, "ROUND_BYTES", 500)
+    monkeypatch.setattr(merging, "ROUND_BYTES", 500)
     write_some(root, tmp_path, 8)
     merge_segments(root.opened())
     assert len(root.image.partition("orders", 0).runs) == 0

@@ -18,9 +18,8 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.maintenance.merge import MERGE_JOB
-from pyspark_kafkalog.maintenance.objects import merge_plan
-from pyspark_kafkalog.maintenance.objects.merge import merge_round
-from pyspark_kafkalog.maintenance.objects.merge_plan import MergeRound, merge_tasks
+from pyspark_kafkalog.maintenance.objects import merge as merging
+from pyspark_kafkalog.maintenance.objects.merge import MergeRound, merge_round, merge_tasks
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectStore
 from pyspark_kafkalog.record.header import Buffer
@@ -61,7 +60,7 @@ def data_requests(store: FaultyStore) -> int:
 
 @pytest.mark.parametrize("slots", [1, 4])
 def test_each_object_is_got_once_by_each_task(slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_plan, "TASK_BYTES", 1 << 16)
+    monkeypatch.setattr(merging, "TASK_BYTES", 1 << 16)
     log_dir, url = written()
     before = values(log_dir)
     store = store_of(url)
@@ -91,7 +90,7 @@ def test_work_is_divided_into_slices_of_about_equal_bytes(monkeypatch: pytest.Mo
     image = root.store.refresh()
     partitions = [TopicPartition("orders", each) for each in range(PARTITIONS)]
     assert merge_tasks(image, partitions, 4) == [partitions]
-    monkeypatch.setattr(merge_plan, "TASK_BYTES", 1 << 10)
+    monkeypatch.setattr(merging, "TASK_BYTES", 1 << 10)
     slices = merge_tasks(image, partitions, 4)
     assert [each for some in slices for each in some] == partitions
     assert [len(each) for each in slices] == [2, 2, 2, 2]
@@ -105,7 +104,7 @@ def test_round_takes_oldest_objects_within_its_bytes(monkeypatch: pytest.MonkeyP
     assert isinstance(root, ObjectRoot)
     image = root.store.refresh()
     sizes = [each.size_bytes for each in image.objects]
-    monkeypatch.setattr(merge_plan, "ROUND_BYTES", sizes[0] + sizes[1])
+    monkeypatch.setattr(merging, "ROUND_BYTES", sizes[0] + sizes[1])
     partitions = [TopicPartition("orders", each) for each in range(PARTITIONS)]
     planned = MergeRound.of(image, partitions, {"orders": 1 << 20})
     assert [each.runs_count for each in planned.plans] == [2] * PARTITIONS
@@ -123,7 +122,7 @@ def test_object_that_is_mostly_of_others_is_not_got_as_a_whole(monkeypatch: pyte
     image = root.store.refresh()
     ends = [TopicPartition("orders", each) for each in (0, PARTITIONS - 1)]
     assert len(MergeRound.of(image, ends, {"orders": 1 << 20}).ranges) == 1  # the rest is less than a request is worth
-    monkeypatch.setattr(merge_plan, "_WASTE_BYTES_MAX", 0)
+    monkeypatch.setattr(merging, "_WASTE_BYTES_MAX", 0)
     assert MergeRound.of(image, ends, {"orders": 1 << 20}).ranges == {}
     assert len(MergeRound.of(image, [ends[0], TopicPartition("orders", 1)], {"orders": 1 << 20}).ranges) == 1
     forget(url)

@@ -16,7 +16,7 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.maintenance.objects.reindex import reindex_log
-from pyspark_kafkalog.maintenance.repair.reindex import reindex
+from pyspark_kafkalog.maintenance.reindex import reindex
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -11,7 +11,7 @@ from repository import FIXTURES
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.repair.reindex import reindex
+from pyspark_kafkalog.maintenance.reindex import reindex
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 
 KINDS = (".index", ".timeindex", ".txnindex", ".snapshot")

@@ -19,7 +19,7 @@ from repository import FIXTURES
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.merge import merge_segments
-from pyspark_kafkalog.maintenance.repair.reindex import reindex
+from pyspark_kafkalog.maintenance.reindex import reindex
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.root.commit.log_starts import LogStartMove, move_log_starts
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing

@@ -13,7 +13,7 @@ from fakes.faulty_store import Fault, FaultyStore, VirtualClock
 
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.repair.repair import rewrite_epochs
+from pyspark_kafkalog.maintenance.repair import rewrite_epochs
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention, finish
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.metadata.extents import new_segment_id

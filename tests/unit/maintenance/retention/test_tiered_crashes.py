@@ -21,7 +21,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention import delete
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention, finish
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.maintenance.tier.copy import tier_segments
+from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.root.commit.log_starts import move_log_starts
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem

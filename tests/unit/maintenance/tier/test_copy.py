@@ -14,13 +14,12 @@ from fakes.faulty_store import Call, Fault, FaultyStore
 
 from pyspark_kafkalog.errors import InvalidConfigError, LogDirError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance import tier
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
 from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.maintenance.tier import copy
-from pyspark_kafkalog.maintenance.tier.copy import tier_segments
-from pyspark_kafkalog.maintenance.tier.plan import due
+from pyspark_kafkalog.maintenance.tier import due, tier_segments
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, TopicPartition, segment_file
@@ -98,19 +97,19 @@ def test_several_partitions_share_a_commit_and_a_large_backlog_takes_several(
     log_dir = tiered_root(tmp_path / "log", tmp_path / "store", partitions=3)
     for number in range(3):
         append_rounds(log_dir, 9, partition=number)
-    before = len([each for each in log_dir.history() if each.operation == copy.ACTION])
+    before = len([each for each in log_dir.history() if each.operation == tier.ACTION])
     tier_segments(log_dir.root)
     log_dir.refresh()
-    assert len([each for each in log_dir.history() if each.operation == copy.ACTION]) == before + 1
+    assert len([each for each in log_dir.history() if each.operation == tier.ACTION]) == before + 1
 
     for number in range(3):
         append_rounds(log_dir, 9, partition=number)
-    monkeypatch.setattr(copy, "COMMIT_BYTES", 1)
+    monkeypatch.setattr(tier, "COMMIT_BYTES", 1)
     reports = tier_segments(log_dir.root)
     segments_count = sum(each.segments_copied for each in reports)
     log_dir.refresh()
     assert segments_count > 3
-    assert len([each for each in log_dir.history() if each.operation == copy.ACTION]) == before + 1 + segments_count
+    assert len([each for each in log_dir.history() if each.operation == tier.ACTION]) == before + 1 + segments_count
     for number in range(3):
         assert [(each.base_offset, each.end_offset) for each in segments_of(log_dir, number)] == offsets(
             log_dir, number
@@ -264,7 +263,7 @@ def test_run_whose_lock_does_not_hold_loses_and_deletes_what_it_put(
     url = memory_root()
     log_dir = tiered_root(tmp_path / "log", url, layout=layout)
     append_rounds(log_dir, 12)
-    monkeypatch.setattr(copy, "partition_lock", no_lock)
+    monkeypatch.setattr(tier, "partition_lock", no_lock)
     reports = []
 
     def other(call: Call) -> None:

@@ -17,9 +17,9 @@ from fakes.stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 from tiers import Sample
 
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.maintenance import tier
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
-from pyspark_kafkalog.maintenance.tier import copy
-from pyspark_kafkalog.maintenance.tier.copy import tier_segments
+from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.metadata.extents import planned_at_of
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -131,7 +131,7 @@ def test_loser_whose_delete_fails_leaves_its_copies_to_the_clean_up(
     place: TieredPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = place.case()
-    monkeypatch.setattr(copy, "partition_lock", no_lock)
+    monkeypatch.setattr(tier, "partition_lock", no_lock)
     winners = FaultyStore(place.bucket)
 
     def other(call: Call) -> None:

@@ -17,7 +17,7 @@ from repository import FIXTURES
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.verify.findings import Finding
-from pyspark_kafkalog.maintenance.verify.metadata import check_metadata
+from pyspark_kafkalog.maintenance.verify.root import check_metadata
 from pyspark_kafkalog.record.header import crc32c
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import write_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import write_topic_id

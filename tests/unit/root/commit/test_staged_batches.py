@@ -15,7 +15,7 @@ from builders.object_roots import StoredRoot, named_objects
 
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.objects.jobs import clean_up_root
+from pyspark_kafkalog.maintenance.objects.clean_up import clean_up_root
 from pyspark_kafkalog.record.header import BASE_OFFSET_AT, LEADER_EPOCH_AT
 from pyspark_kafkalog.root.commit.changes import FollowerAppend
 from pyspark_kafkalog.root.commit.runs import StagedBatches, stage_batches

@@ -21,11 +21,11 @@ import numpy as np
 
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, KafkalogError, LogDirError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.repair.reindex import reindex_partition
+from pyspark_kafkalog.maintenance.reindex import reindex_partition
 from pyspark_kafkalog.maintenance.retention.delete_records import first_base_offsets, write_log_start_checkpoint
 from pyspark_kafkalog.maintenance.swap import SwapTarget, remove_deleted_files
 from pyspark_kafkalog.maintenance.verify.findings import Finding
-from pyspark_kafkalog.maintenance.verify.metadata import SNAPSHOT_WITHOUT_ENDS, is_image_of
+from pyspark_kafkalog.maintenance.verify.root import SNAPSHOT_WITHOUT_ENDS, is_image_of
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
 from pyspark_kafkalog.metadata.delta import apply

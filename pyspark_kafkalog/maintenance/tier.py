@@ -1,10 +1,15 @@
 """Copies closed segments to the root's remote storage, and commits that they are there.
 
-    1  under the partition's maintenance lock, plan what is due (plan.py)
+    1  under the partition's maintenance lock, plan what is due
     2  check the batches of each segment, and put its objects (tiered/own_segments.py)
     3  one commit for all partitions whose segments were put, at the latest after COMMIT_BYTES
     4  delete the objects of segments that the commit has left out: another run was faster, or retention, or the topic
        was deleted
+
+Due is, in order, from the end of what is copied on, or from the segment with the log start offset, each segment that is
+closed and whose end is at or below the last stable offset: remote storage holds decided transactions only. The active
+segment is never copied. Topics are left out without remote.storage.enable, with remote.log.copy.disable, if they are
+internal, and if they are compacted.
 
 The local files stay; local retention removes them later. From the commit on the segments are in remote storage, before
 it they are unknown. A kill before the commit leaves objects that no commit names; retention deletes them once they
@@ -12,6 +17,9 @@ have expired, as their ids tell when they were planned.
 
 The lock keeps merges and retention of other runs away from the files. It does not decide: two runs at once commit each
 segment once.
+
+Source of the rules: RLMCopyTask and candidateLogSegments of org.apache.kafka.server.log.remote.storage.
+RemoteLogManager, RemoteLogManager.onLeadershipChange.
 """
 
 from __future__ import annotations
@@ -24,13 +32,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import InvalidConfigError, KafkalogError, LogDirError
 from pyspark_kafkalog.maintenance.jobs.partition_lock import locks_at_once, partition_lock
-from pyspark_kafkalog.maintenance.jobs.partition_work import PartitionWork
-from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport
+from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport, PartitionWork
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, PartitionsJob, known_sizes, partitions_to_work_on
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory
-from pyspark_kafkalog.maintenance.tier.plan import check_follows, due, remote_end, why_not
 from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, SegmentObject, SegmentObjectsRecord
@@ -40,13 +47,56 @@ from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, read_epochs
 from pyspark_kafkalog.storage.log.reader import LocalExtents
-from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition, partition_path
+from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, LEADER_EPOCH_CHECKPOINT, TopicPartition, partition_path
 from pyspark_kafkalog.storage.segment.recovery import check_closed_segment
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments
 from pyspark_kafkalog.tiered.own_segments import put_segment
 from pyspark_kafkalog.tiered.own_storage import LOCATION_CONFIG, OwnStorage
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import MIB
+
+
+def why_not(topic: str, config: LogConfig) -> str | None:
+    """Why segments of a topic with this configuration are not copied; None if they are."""
+    if topic in INTERNAL_TOPICS:
+        return "the topic is internal"
+    if not config.remote_storage_enable:
+        return "remote.storage.enable is not true"
+    if config.remote_log_copy_disable:
+        return "remote.log.copy.disable is true"
+    return "the topic is compacted" if config.compact else None
+
+
+def remote_end(partition: PartitionImage) -> int | None:
+    """The offset after the last one in remote storage; None if nothing is there."""
+    return partition.segments[-1].end_offset if partition.segments else None
+
+
+def only_local(partition: PartitionImage, closed: Sequence[StoredSegment]) -> list[StoredSegment]:
+    """Those of the `closed` segments with offsets of the log that remote storage does not have."""
+    end = remote_end(partition)
+    start = max(partition.state.log_start_offset, -1 if end is None else end)
+    return [each for each in closed if each.end_offset > start]
+
+
+def due(partition: PartitionImage, closed: Sequence[StoredSegment]) -> list[StoredSegment]:
+    """Those of the `closed` segments that are to be copied, in order."""
+    stable = partition.state.last_stable_offset
+    return [each for each in only_local(partition, closed) if each.end_offset <= stable]
+
+
+def check_follows(name: str, partition: PartitionImage, segments: Sequence[StoredSegment]) -> None:
+    """Raise LogDirError if the due `segments` of the partition called `name` do not follow what remote storage has.
+
+    Files are missing then. Only true while no other run can change the files.
+    """
+    end, start = remote_end(partition), partition.state.log_start_offset
+    if segments and (segments[0].base_offset > start if end is None else segments[0].base_offset != end):
+        raise LogDirError(
+            f"{name}: expected a closed segment with offset {start if end is None else end}, where its copies end, "
+            f"found one at {segments[0].base_offset}: run kafkalog verify"
+        )
+
 
 _LOG: Final = logging.getLogger(__name__)
 
