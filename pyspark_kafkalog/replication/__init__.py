@@ -8,12 +8,11 @@ Reading order:
     topics_plan.py     the changes that make topics, configurations and access those of the leader
     follower_state.py  what the threads of a follower share
     fetch_loop.py      the threads that move records: fetchers and a committer; their bound of bytes a second
-    local_logs.py      the follower's own logs as they are committed
     follower.py        `Follower`: the controller of it all
     report.py          what happened, how often, and where each partition is
     metrics.py         the same for Prometheus
     root_leader.py     another root as a leader
-    root_batches.py    whole batches of a root's partitions by bytes
+    root_batches.py    whole batches of a root's partitions by bytes; the follower's own logs as they are committed
     task_leader.py     a leader whose records are fetched ahead by tasks, for a large back-fill
     range_task.py      fetches one range of offsets in a task
     cluster/           a live Kafka cluster as a leader

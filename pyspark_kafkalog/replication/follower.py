@@ -33,7 +33,6 @@ from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.fetch_loop import Committer, Fetcher, RateLimit
 from pyspark_kafkalog.replication.follower_state import Followed, FollowerState, Phase, Request
 from pyspark_kafkalog.replication.leader import LeaderDescription, LeaderEndPoint, LeaderTopic, SelectsTopic
-from pyspark_kafkalog.replication.local_logs import LocalLog, LocalLogs
 from pyspark_kafkalog.replication.partition_state import (
     Cut,
     EpochSearch,
@@ -44,6 +43,7 @@ from pyspark_kafkalog.replication.partition_state import (
     resolve,
     retry_delay_ms,
 )
+from pyspark_kafkalog.replication.root_batches import LocalLog, LocalLogs
 from pyspark_kafkalog.replication.topics_plan import UNANSWERED_EPOCH, TopicsPlan, plan_topics
 from pyspark_kafkalog.root.commit.changes import FollowerAppend, FollowerChange, StartAt, Truncation
 from pyspark_kafkalog.root.following import begin_following

@@ -8,6 +8,9 @@ the end offset decides.
 Retention, the cleaner, merges and tiering may delete or replace an extent at any time. Its bytes stay as they are while
 it is open. A local file that has lost its name is not read further, so a log that was truncated is not either. What is
 gone is looked up again, as in LogReader.
+
+`LocalLogs` are the follower's own logs as they are committed: where they end, in which leader epochs, and with which
+batch.
 """
 
 from __future__ import annotations
@@ -19,12 +22,18 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
-from pyspark_kafkalog.record.header import BatchHeader, Buffer
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, Buffer
 from pyspark_kafkalog.record.kernels.scan import walk_headers
+from pyspark_kafkalog.replication.partition_state import PartitionState, epochs_with_records
+from pyspark_kafkalog.root.leader_epochs import epochs_of
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.direct_io import memory_for
 from pyspark_kafkalog.storage.log.extent_search import LostExtentError, search_from, search_listed
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
 from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX, SegmentReader
 
@@ -212,3 +221,57 @@ def _whole_batches(at: _Open, end_offset: int, size_bytes: int) -> Buffer:
     at.position += end
     at.next_offset = last_offset + 1
     return buffer.data[:end]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLog:
+    """A partition's log: its state to fetch from, its leader epochs with records, and the state as committed."""
+
+    state: PartitionState
+    epochs: tuple[EpochEntry, ...]
+    committed: LogState
+
+
+class LocalLogs:
+    """The logs of the follower's root."""
+
+    def __init__(self, root: NativeRoot) -> None:
+        self._root = root
+
+    def refresh(self) -> MetadataImage:
+        """The newest image. Raises as NativeRoot.refresh."""
+        self._root.refresh()
+        return self._root.store.image
+
+    def batch_at(self, topic_partition: TopicPartition, offset: int) -> BatchHeader | None:
+        """The header of the first committed batch that ends above `offset`, as of the last refresh; None without one.
+
+        Raises as `load`.
+        """
+        batches = RootBatches()
+        try:
+            of = self._root.partition(topic_partition.topic, topic_partition.partition)
+            data = batches.read(of, offset, max_bytes=RECORD_BATCH_OVERHEAD_BYTES, may_exceed=True)
+        finally:
+            batches.close()
+        return BatchHeader.unpack(data) if len(data) else None
+
+    def load(self, topic_partition: TopicPartition, topic_id: str, *, is_verified: bool) -> LocalLog:
+        """The log as of the last refresh. Unless `is_verified`, its last batch is to be compared with the leader's.
+
+        Raises UnknownTopicError, CorruptIndexError, CorruptRecordError, ObjectStoreError, OSError.
+        """
+        committed = self._root.store.image.partition(topic_partition.topic, topic_partition.partition).state
+        of = self._root.partition(topic_partition.topic, topic_partition.partition)
+        end_offset = of.log_end_offset
+        is_empty = of.log_start_offset == end_offset
+        epochs = () if is_empty else epochs_with_records(epochs_of(self._root, of), end_offset)
+        state = PartitionState(
+            topic_partition=topic_partition,
+            topic_id=topic_id,
+            log_start_offset=of.log_start_offset,
+            end_offset=end_offset,
+            last_epoch=epochs[-1].epoch if epochs else -1,
+            unverified=None if is_verified or is_empty else last_batch(of, end_offset),
+        )
+        return LocalLog(state, epochs, committed)

@@ -4,7 +4,6 @@ Reading order:
 
     end_point.py       `ClusterLeader`: the cluster as a `LeaderEndPoint`
     connections.py     connections to its nodes: opened again, slowed down by throttling, named in errors
-    topology.py        brokers, topics and leaders, as Metadata says
     fetching.py        Fetch of many partitions, and what its answer means
-    describing.py      configurations, access control entries, quotas
+    describing.py      brokers, topics and leaders, as Metadata says; configurations, access control entries, quotas
 """

@@ -50,11 +50,16 @@ from pyspark_kafkalog.replication.cluster.connections import (
     parse_addresses,
 )
 from pyspark_kafkalog.replication.cluster.describing import (
+    NOBODY,
+    ClusterView,
     KnownConfigs,
+    TopicView,
     broker_configs,
     client_quotas,
     cluster_access,
     group_configs,
+    parse_broker,
+    parse_topic,
     pieces,
 )
 from pyspark_kafkalog.replication.cluster.fetching import (
@@ -64,13 +69,6 @@ from pyspark_kafkalog.replication.cluster.fetching import (
     fetch_request,
     fetched_partition,
     rotated,
-)
-from pyspark_kafkalog.replication.cluster.topology import (
-    NOBODY,
-    ClusterView,
-    TopicView,
-    parse_broker,
-    parse_topic,
 )
 from pyspark_kafkalog.replication.leader import (
     EpochEnd,

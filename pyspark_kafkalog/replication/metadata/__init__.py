@@ -2,9 +2,8 @@
 
 Reading order:
 
-    observer.py        `MetadataObserver`: one step after the other from what the controllers have to the copy
-    background.py      the same in a thread, as long as a block runs
+    observer.py        `MetadataObserver`: one step after the other from what the controllers have to the copy; the same
+                       in a thread, as long as a block runs
     controllers.py     requests to the active controller, wherever it is
     log_copy.py        the copy on disk: appended, cut, begun at a snapshot
-    snapshot_file.py   whether a snapshot has come whole
 """

@@ -14,7 +14,11 @@ writes leaves an incomplete or damaged end, which opening cuts off; the controll
 name when it is whole and on disk; files that it replaces are removed afterwards, or when the copy is opened again. A
 snapshot on its way is continued.
 
-Source of the rules: org.apache.kafka.raft.internals.KafkaRaftLog (truncateToEndOffset, truncateToLatestSnapshot).
+`check_snapshot` checks that the file of a snapshot is whole: batches without a gap, with right checksums, a footer at
+the end.
+
+Source of the rules: org.apache.kafka.raft.internals.KafkaRaftLog (truncateToEndOffset, truncateToLatestSnapshot),
+org.apache.kafka.snapshot.RecordsSnapshotReader, KIP-630.
 """
 
 from __future__ import annotations
@@ -29,15 +33,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import DiskFormatError, LogDirError
+from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, LogDirError
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
+from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
 from pyspark_kafkalog.record.header import Buffer
-from pyspark_kafkalog.record.scan import first_bad_crc, scan_batches
+from pyspark_kafkalog.record.reference import decode_batch
+from pyspark_kafkalog.record.scan import first_bad_crc, scan_batches, verify_crcs
 from pyspark_kafkalog.replication.leader import EpochEnd
 from pyspark_kafkalog.replication.metadata.controllers import SnapshotName
-from pyspark_kafkalog.replication.metadata.snapshot_file import check_snapshot
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
 from pyspark_kafkalog.root.brokers.metadata.copy_marker import COPY_MARKER, is_metadata_copy
 from pyspark_kafkalog.root.brokers.metadata.quorum import QUORUM_STATE
@@ -357,3 +362,45 @@ def _check_vacant(root: Path) -> None:
         is_begun = entry.name == METADATA_DIR and all(each.name.startswith(COPY_MARKER) for each in scan(entry))
         if entry.name != LOCK_FILE and not is_begun:
             raise LogDirError(f"{root} has {entry.name} and is no copy of a metadata log: expected an empty directory")
+
+
+_CHUNK_BYTES: Final = 8 * MIB
+#: More than a batch of the metadata log may have.
+_BATCH_BYTES_MAX: Final = 64 * MIB
+
+
+def check_snapshot(path: Path) -> None:
+    """Raises DiskFormatError for a snapshot that is damaged or not whole, OSError."""
+    position, last = 0, b""
+    rest = b""
+    with open_to_read(path) as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            data = rest + chunk
+            scan = scan_batches(data, file=str(path), file_position=position)
+            if scan.fault is not None:
+                raise scan.fault
+            verify_crcs(data, scan.batches, data_position=position, file=str(path))
+            if len(scan.batches):
+                batch = scan.batches[-1]
+                start = int(batch["position"]) - position
+                last = data[start : start + int(batch["size_bytes"])]
+            position += scan.consumed_bytes
+            rest = data[scan.consumed_bytes :]
+            if len(rest) > _BATCH_BYTES_MAX:
+                raise _error(path, position, f"a batch of at most {_BATCH_BYTES_MAX} bytes", "a larger one")
+    if rest:
+        raise _error(path, position, "a whole batch", f"{len(rest)} bytes")
+    if not _is_footer(last, path, position):
+        raise _error(path, position, "a snapshot footer at the end", "none")
+
+
+def _is_footer(batch: bytes, path: Path, position: int) -> bool:
+    if not batch:
+        return False
+    decoded = decode_batch(batch, 0, file=str(path), file_position=position - len(batch))
+    types = [parse_control_type(each.key, file=str(path), file_position=position) for each in decoded.records]
+    return decoded.header.is_control and types == [ControlRecordType.SNAPSHOT_FOOTER]
+
+
+def _error(path: Path, position: int, expected: str, found: str) -> DiskFormatError:
+    return CorruptRecordError(file=str(path), position=position, expected=expected, found=found)

@@ -14,13 +14,19 @@ A kill at any point loses nothing: the next process continues where the files en
 
 Source of the rules: org.apache.kafka.raft.KafkaRaftClient (handleFetchResponse, handleFetchSnapshotResponse), KIP-595,
 KIP-630.
+
+`observing` does this in a thread, as long as a block runs. A disk that is full or fails, and controllers that do not
+answer, are reported and tried again; after an error of the disk the copy is opened again, which brings it to what is on
+disk.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -33,6 +39,7 @@ from pyspark_kafkalog.replication.cluster.connections import OpenClient
 from pyspark_kafkalog.replication.metadata.controllers import ActiveController, SnapshotName
 from pyspark_kafkalog.replication.metadata.log_copy import SEGMENT_BYTES, MetadataLogCopy
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.threads import start
 from pyspark_kafkalog.units import MIB
 
 _LOG: Final = logging.getLogger(__name__)
@@ -223,3 +230,43 @@ class MetadataObserver:
             copy.finish_snapshot(name)
         except DiskFormatError as error:
             raise LeaderUnavailableError(f"a snapshot of {self._controller.name} came damaged: {error}") from error
+
+
+@contextmanager
+def observing(
+    controllers: str,
+    path: Path,
+    settings: ClientSettings | None = None,
+    *,
+    report: Callable[[ObservedMetadata | Exception], None],
+) -> Iterator[None]:
+    """Keep the copy in the directory `path` up to date while the block runs; `report` is called in another thread.
+
+    Raises what `MetadataObserver` raises if the copy cannot be begun.
+    """
+    first = MetadataObserver(controllers, path, settings)
+    is_ending = threading.Event()
+
+    def observe() -> None:
+        observer: MetadataObserver | None = first
+        while not is_ending.is_set():
+            try:
+                if observer is None:
+                    observer = MetadataObserver(controllers, path, settings)
+                observer.run(is_stopping=is_ending.is_set, report=report)
+            except OSError as error:  # among them those of the network
+                report(error)
+                if observer is not None:
+                    observer.close()
+                    observer = None
+                is_ending.wait(_RETRY_S)
+        if observer is not None:
+            observer.close()
+
+    thread = threading.Thread(target=observe, name="kafkalog-metadata", daemon=True)
+    start(thread)
+    try:
+        yield
+    finally:
+        is_ending.set()
+        thread.join()

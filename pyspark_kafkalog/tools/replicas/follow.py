@@ -255,8 +255,7 @@ def _observed(options: argparse.Namespace) -> Iterator[None]:
     if options.controllers is None:
         yield
         return
-    from pyspark_kafkalog.replication.metadata.background import observing
-    from pyspark_kafkalog.replication.metadata.observer import MetadataObserver
+    from pyspark_kafkalog.replication.metadata.observer import MetadataObserver, observing
 
     settings = _client_settings(options)
     if options.once:
