@@ -3,7 +3,7 @@
     merge       runs become segments, if that closes a segment                                  objects/merge.py
     survivors   the latest offset of each key in the dirty part, read from the store            cleaner/offset_map.py
     copy        group by group into a new segment in a scratch directory, then put              cleaner/copy.py
-    commit      the new segments take the places of their groups, one after the other           objects/replace.py
+    commit      the new segments take the places of their groups, one after the other           objects/segments.py
 
 *Which segments.* The last segment, with the runs after it, is the active one, which is never cleaned. It is closed when
 a merge has to roll: by segment.bytes or segment.ms, as in a broker. All segments before it are cleaned. A cleaned
@@ -46,8 +46,8 @@ from pyspark_kafkalog.maintenance.cleaner.logs import (
 )
 from pyspark_kafkalog.maintenance.cleaner.plan import plan_cleaning
 from pyspark_kafkalog.maintenance.objects.clean_up import finish_job
-from pyspark_kafkalog.maintenance.objects.merge import Merged, leader_epochs, merge_partition
-from pyspark_kafkalog.maintenance.objects.replace import replace_extents, segments_record
+from pyspark_kafkalog.maintenance.objects.merge import Merged, merge_partition
+from pyspark_kafkalog.maintenance.objects.segments import leader_epochs, replace_extents, segments_record
 from pyspark_kafkalog.maintenance.retention.plan import StoredPart, stored_extents
 from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.image import PartitionImage

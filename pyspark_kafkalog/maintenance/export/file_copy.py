@@ -49,6 +49,7 @@ from pyspark_kafkalog.maintenance.export.copy import (
     tiered_segments,
 )
 from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.objects.segments import fetch_log
 from pyspark_kafkalog.maintenance.swap import SwapTarget, finish_swaps
 from pyspark_kafkalog.metadata.image import ALL_BROKERS, MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
@@ -85,7 +86,6 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 from pyspark_kafkalog.threads import Workers
-from pyspark_kafkalog.tiered.byte_source import WINDOW_BYTES
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
 from pyspark_kafkalog.tiered.own_storage import LAYOUT_CONFIG, LOCATION_CONFIG, OwnStorage
@@ -441,7 +441,7 @@ def _copy_remote_part(
 
 def _copy_segment(extent: SegmentObjectExtent, directory: Path, fs: FileSystem) -> int:
     segment = extent.segment
-    copied_bytes = _copy_remote_log(extent, segment_file(directory, segment.base_offset, LOG_SUFFIX), fs)
+    copied_bytes = fetch_log(extent, segment_file(directory, segment.base_offset, LOG_SUFFIX), fs)
     for kind, suffix in _SUFFIXES.items():
         data = bytes(extent.index(kind))
         if data or kind is not IndexKind.TRANSACTION:
@@ -453,21 +453,6 @@ def _copy_segment(extent: SegmentObjectExtent, directory: Path, fs: FileSystem) 
         fs.write_file_atomic(snapshot, data)
         copied_bytes += len(data)
     return copied_bytes
-
-
-def _copy_remote_log(extent: SegmentObjectExtent, path: Path, fs: FileSystem) -> int:
-    size_bytes = extent.known_size_bytes
-    window = memoryview(bytearray(min(WINDOW_BYTES, size_bytes)))
-    with contextlib.closing(extent.open()) as source:
-        fd = fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
-            for start in range(0, size_bytes, WINDOW_BYTES):
-                read = source.read_into(start, window[: size_bytes - start])
-                fs.pwrite_all(fd, window[:read], start)
-            fs.fsync(fd)
-        finally:
-            fs.close(fd)
-    return size_bytes
 
 
 def without_remote_part(image: MetadataImage) -> MetadataImage:

@@ -22,9 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
-from pyspark_kafkalog.errors import CorruptRecordError, LogDirError, OffsetOutOfRangeError, UnknownTopicError
+from pyspark_kafkalog.errors import LogDirError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.maintenance.export.broker_directory import has_remote_storage
 from pyspark_kafkalog.maintenance.export.copy import (
     CopiedLog,
@@ -37,14 +35,14 @@ from pyspark_kafkalog.maintenance.export.copy import (
     only_topics,
     tiered_segments,
 )
-from pyspark_kafkalog.maintenance.objects.merge import leader_epochs
+from pyspark_kafkalog.maintenance.objects.segments import append_run, leader_epochs
 from pyspark_kafkalog.metadata.extents import NO_OBJECTS, NO_PRODUCER_BATCHES, NO_RUNS
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, StagingHorizon, TopicImage
 from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.root.objects.producers import PartitionProducers, producer_snapshot
+from pyspark_kafkalog.root.objects.producers import producers_below
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint, read_epochs
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import write_snapshot
@@ -212,10 +210,10 @@ def _copy_log(
         fs=source.fs,
     )
     with log:
-        _take_producers(source, topic, partition, base_offset, log)
-        copied_bytes = 0 if first is None else _append(log, first)
+        _take_producers(source, topic_partition, base_offset, log)
+        copied_bytes = 0 if first is None else append_run(log, first)
         for run in runs:
-            copied_bytes += _append(log, run)
+            copied_bytes += append_run(log, run)
         _end_at(log, end_offset, leader_epoch=partition.state.leader_epoch)
         if not is_tiered:
             delete_records(log, start_offset)
@@ -242,51 +240,17 @@ def _first_offset(partition: PartitionImage) -> int:
     return min(start_offset, next(containing, start_offset))
 
 
-def _take_producers(
-    source: ObjectSource, topic: TopicImage, partition: PartitionImage, base_offset: int, log: UnifiedLog
-) -> None:
-    """Let `log`, which begins at `base_offset`, continue with the producers there.
-
-    They are those of the segment object that ends there, or of runs before it that were deleted.
-    """
-    before = next((each for each in partition.segments if each.end_offset == base_offset), None)
-    known = PartitionProducers()
-    if before is not None:
-        of = TopicIdPartition(topic.name, topic.topic_id, partition.partition)
-        # FileNotFoundError: retention has taken it away, and with it what these producers have written.
-        with contextlib.suppress(FileNotFoundError):
-            known.begin_with(producer_snapshot(source.root.objects, of, before))
-    batches = partition.producer_batches.table
-    known.apply(batches[batches["last_offset"] < base_offset])
+def _take_producers(source: ObjectSource, partition: TopicPartition, base_offset: int, log: UnifiedLog) -> None:
+    """Let `log`, which begins at `base_offset`, continue with the producers there."""
+    try:
+        known = producers_below(source.contents, source.root.objects, partition, base_offset)
+    except FileNotFoundError:
+        return  # retention has taken the segment before it away, and with it what these producers have written
     if not known.producers:
         return
     entries = [each.entry() for each in known.producers.values()]
     write_snapshot(segment_file(log.directory, base_offset, PRODUCER_SNAPSHOT_SUFFIX), entries, fs=source.fs)
     log.producers.begin_at(base_offset, entries, source.clock())
-
-
-def _append(log: UnifiedLog, run: BatchRun) -> int:
-    """Append the batches as they are; returns their bytes. Segments that this closes are put on disk and closed."""
-    batches = run.batches.copy()
-    if int(batches["base_offset"][0]) < log.log_end_offset:
-        raise CorruptRecordError(
-            file=run.file,
-            position=int(batches["position"][0]),
-            expected=f"a batch from offset {log.log_end_offset} on",
-            found=f"offset {int(batches['base_offset'][0])}",
-        )
-    batches["position"] -= run.position
-    epochs, firsts = np.unique(batches["leader_epoch"], return_index=True)
-    for epoch, first in zip(epochs.tolist(), firsts.tolist(), strict=True):
-        log.assign_epoch(epoch, int(batches["base_offset"][first]))
-    active = log.active_segment
-    log.append(run.data, batches)
-    if log.active_segment is not active:
-        closed = [each for each in log.segments.from_offset(active.base_offset) if each is not log.active_segment]
-        log.flush()
-        for segment in closed:
-            segment.close_files()  # a long log has more segments than a process may open files
-    return int(batches["size_bytes"].sum())
 
 
 def _end_at(log: UnifiedLog, end_offset: int, *, leader_epoch: int) -> None:

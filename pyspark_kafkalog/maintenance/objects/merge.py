@@ -42,9 +42,9 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.objects.clean_up import finish_job
-from pyspark_kafkalog.maintenance.objects.replace import replace_extents, segments_record
+from pyspark_kafkalog.maintenance.objects.segments import append_run, leader_epochs, replace_extents, segments_record
 from pyspark_kafkalog.metadata.extents import new_segment_id
-from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
+from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     SegmentObject,
     SegmentObjectsRecord,
@@ -54,9 +54,8 @@ from pyspark_kafkalog.object_store.store import ByteRange, ObjectStore
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.root.objects.producers import PartitionProducers, producer_snapshot
+from pyspark_kafkalog.root.objects.producers import producers_below
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
-from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
@@ -103,14 +102,11 @@ def merge_tasks(
 class MergePlan:
     """The extents to replace: the last `replaced` segments of the partition, then its first `runs_count` runs.
 
-    `before` is the segment ahead of them, None without one; `batches_before` are batches of producers in runs that were
-    deleted (metadata/extents.ProducerBatches). `epochs` are the leader epochs of the whole log, `log` is
-    what the merge reads.
+    `epochs` are the leader epochs of the whole log, `log` is what the merge reads.
     """
 
     of: TopicIdPartition
     log: ObjectLog
-    before: SegmentObject | None
     replaced: tuple[SegmentObject, ...]
     runs_count: int
     start_offset: int
@@ -118,7 +114,6 @@ class MergePlan:
     size_bytes: int
     epochs: tuple[EpochEntry, ...]
     planned_at: int
-    batches_before: NDArray[np.void]
 
     @staticmethod
     def of_partition(
@@ -141,12 +136,10 @@ class MergePlan:
         replaced = segments[first:]
         start_offset = replaced[0].base_offset if replaced else int(rows["base_offset"][0])
         end_offset = int(rows["end_offset"][runs_count - 1])
-        batches = partition.producer_batches.table
         log = ObjectLog.of(image, topic_partition)
         return MergePlan(
             log.topic_id_partition,
             log.part(start_offset, end_offset, committed=False),
-            segments[first - 1] if first else None,
             replaced,
             runs_count,
             start_offset,
@@ -154,7 +147,6 @@ class MergePlan:
             size_bytes,
             tuple(leader_epochs(partition)),
             image.next_offset,
-            batches[batches["last_offset"] < start_offset],
         )
 
     def record(self, segments: Sequence[SegmentObject]) -> SegmentObjectsRecord:
@@ -226,21 +218,6 @@ def _ranges(runs: Sequence[NDArray[np.void]]) -> dict[int, ByteRange]:
     }
 
 
-def leader_epochs(partition: PartitionImage) -> Iterator[EpochEntry]:
-    """The leader epochs of a partition of an object root, each with the first offset that its extents have of it."""
-    last = -1
-    for segment in partition.segments:
-        for each in segment.leader_epochs:
-            if each.leader_epoch > last:
-                yield EpochEntry(each.leader_epoch, each.start_offset)
-                last = each.leader_epoch
-    epochs, firsts = np.unique(partition.runs.table["leader_epoch"], return_index=True)
-    for epoch, first in zip(epochs.tolist(), firsts.tolist(), strict=True):
-        if epoch > last:
-            yield EpochEntry(epoch, int(partition.runs.table["base_offset"][first]))
-            last = epoch
-
-
 @dataclass(frozen=True, slots=True)
 class Merged:
     """What one merge did: `segments` now hold the bytes of so many runs and earlier segments.
@@ -301,7 +278,8 @@ def merge_round(
     its result; raises those of the commit.
     """
     segment_bytes = {topic: config.segment_bytes for topic, config in configs.items()}
-    planned = MergeRound.of(metadata.refresh(), partitions, segment_bytes, last_object_id=last_object_id)
+    image = metadata.refresh()
+    planned = MergeRound.of(image, partitions, segment_bytes, last_object_id=last_object_id)
     if not planned.plans:
         return []
     results: list[Merged] = []
@@ -310,7 +288,7 @@ def merge_round(
         Spool(planned.ranges, top) as spool,
     ):
         for plan in planned.plans:
-            merge = _PartitionMerge(metadata, objects, configs[plan.of.topic], plan, spool, clock)
+            merge = _PartitionMerge(metadata, image, objects, configs[plan.of.topic], plan, spool, clock)
             results.append(merge.put(top))
     records = [
         (plan.of, plan.record(result.segments))
@@ -329,9 +307,10 @@ def _lost(merged: Merged) -> Merged:
 
 @dataclass(frozen=True, slots=True)
 class _PartitionMerge:
-    """The merge of one partition, up to its commit."""
+    """The merge of one partition, planned on `image`, up to its commit."""
 
     metadata: MetadataStore
+    image: MetadataImage
     objects: ObjectStore
     config: LogConfig
     plan: MergePlan
@@ -373,30 +352,19 @@ class _PartitionMerge:
             self.config,
             log_start_offset=plan.start_offset,
             clean_shutdown=True,
-            producer_id_expiration_ms=broker_config(self.metadata.image).producer_id_expiration_ms,
+            producer_id_expiration_ms=broker_config(self.image).producer_id_expiration_ms,
             clock=self.clock,
             fs=flushing_file_system(LOCAL, "os"),
         )
         with log:
-            log.producers.begin_at(plan.start_offset, self._producers_before(), self.clock())
+            before = producers_below(self.image, self.objects, plan.of.topic_partition, plan.start_offset)
+            log.producers.begin_at(
+                plan.start_offset, [each.entry() for each in before.producers.values()], self.clock()
+            )
             for run in self._reader().runs(plan.start_offset, plan.end_offset):
-                batches = run.batches.copy()
-                batches["position"] -= run.position
-                epochs, firsts = np.unique(batches["leader_epoch"], return_index=True)
-                for epoch, first in zip(epochs.tolist(), firsts.tolist(), strict=True):
-                    log.assign_epoch(epoch, int(batches["base_offset"][first]))
-                log.append(run.data, batches)
+                append_run(log, run)
             log.roll(plan.end_offset)
             return [segment.base_offset for segment in log.segments]
-
-    def _producers_before(self) -> list[ProducerStateEntry]:
-        """The producers at the first offset: those of the segment before it, or of runs before it that were deleted."""
-        plan = self.plan
-        known = PartitionProducers()
-        if plan.before is not None:
-            known.begin_with(producer_snapshot(self.objects, plan.of, plan.before))
-        known.apply(plan.batches_before)
-        return [each.entry() for each in known.producers.values()]
 
     def _reader(self) -> LogReader:
         of = self.plan.of.topic_partition

@@ -18,7 +18,6 @@ snapshot that can be read.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,8 +27,7 @@ from typing import Final, TypeVar
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
 from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, PartitionWork
-from pyspark_kafkalog.maintenance.objects.merge import leader_epochs
-from pyspark_kafkalog.maintenance.objects.replace import replace_extents, segments_record
+from pyspark_kafkalog.maintenance.objects.segments import fetch_log, leader_epochs, replace_extents, segments_record
 from pyspark_kafkalog.maintenance.verify.findings import FindingSink, Severity
 from pyspark_kafkalog.maintenance.verify.indexes import IndexChecks, IndexExpectation, StoredIndex
 from pyspark_kafkalog.metadata.extents import new_segment_id
@@ -46,7 +44,7 @@ from pyspark_kafkalog.storage.artefacts.producer_snapshot import (
     encode_snapshot,
 )
 from pyspark_kafkalog.storage.artefacts.transaction_index import parse_aborted
-from pyspark_kafkalog.storage.filesystem import LOCAL
+from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
 from pyspark_kafkalog.storage.log.isolation import SegmentTransactions
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager, java_hash_order
 from pyspark_kafkalog.storage.names import (
@@ -66,10 +64,9 @@ from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place, log_key, segment_keys
 from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, put_segment
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
-from pyspark_kafkalog.units import INT64_MAX, MIB
+from pyspark_kafkalog.units import INT64_MAX
 
 REINDEX_ACTION: Final = "reindex"
-_WINDOW_BYTES: Final = 16 * MIB
 _MANIFEST: Final = "manifest"
 
 _T = TypeVar("_T")
@@ -150,7 +147,8 @@ class _Reindexing(ReindexedPartition):
 
     def go(self, segment: SegmentObject, directory: Path) -> None:
         """Check one segment, and replace it if one of its indexes is wrong."""
-        self._get_log(segment, directory)
+        extent = SegmentObjectExtent(self.root.objects, self.of, segment)
+        fetch_log(extent, segment_file(directory, segment.base_offset, LOG_SUFFIX), flushing_file_system(LOCAL, "os"))
         stored = self._stored(segment)
         manager = self._producers_at(segment.base_offset, directory)
         rebuilt = read_indexes(directory, segment.base_offset, self.config, manager)
@@ -174,18 +172,6 @@ class _Reindexing(ReindexedPartition):
         if not self.dry_run and not self._replace(segment, content, set(wrong), directory):
             return
         self.replaced_count += len(wrong)
-
-    def _get_log(self, segment: SegmentObject, directory: Path) -> None:
-        path = segment_file(directory, segment.base_offset, LOG_SUFFIX)
-        fd = LOCAL.open(path, os.O_WRONLY | os.O_CREAT)
-        try:
-            with contextlib.closing(SegmentObjectExtent(self.root.objects, self.of, segment).open()) as source:
-                buffer = memoryview(bytearray(min(_WINDOW_BYTES, segment.size_bytes)))
-                for start in range(0, segment.size_bytes, _WINDOW_BYTES):
-                    count = source.read_into(start, buffer[: segment.size_bytes - start])
-                    LOCAL.pwrite_all(fd, buffer[:count], start)
-        finally:
-            LOCAL.close(fd)
 
     def _stored(self, segment: SegmentObject) -> Mapping[IndexKind, bytes | None]:
         """The stored indexes, None for one that is missing or too short. Not from the cache of this process."""

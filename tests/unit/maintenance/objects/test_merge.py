@@ -18,7 +18,8 @@ from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.objects import merge as merging
 from pyspark_kafkalog.maintenance.objects.clean_up import CleanedUp, clean_up, clean_up_root, finish_job, orphans
-from pyspark_kafkalog.maintenance.objects.merge import Merged, leader_epochs, merge_partition
+from pyspark_kafkalog.maintenance.objects.merge import Merged, merge_partition
+from pyspark_kafkalog.maintenance.objects.segments import leader_epochs
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.metadata.extents import data_object_record, planned_at_of
 from pyspark_kafkalog.metadata.image import partition_state_record
