@@ -1,6 +1,6 @@
 """The threads of a follower that move records: one fetcher a source of the leader, and one committer for all.
 
-    leader --fetch--> Fetcher --FollowerState--> Committer --FollowerWriter--> root
+    leader --fetch--> Fetcher --FollowerState--> FollowerCommitter --FollowerWriter--> root
 
 A fetcher asks for the records of its source's partitions, waits at the leader if there are none, and hands in what it
 gets; meanwhile the committer commits what was handed in before, everything that waits in one commit. Neither looks
@@ -25,7 +25,7 @@ from pyspark_kafkalog.errors import (
     LeaderUnavailableError,
 )
 from pyspark_kafkalog.replication.events import Event, EventKind
-from pyspark_kafkalog.replication.follower_state import COMMIT_BYTES, FollowerState, Request, Waiting
+from pyspark_kafkalog.replication.follower_state import COMMIT_BYTES, AwaitedCommit, FollowerState, WaitingChange
 from pyspark_kafkalog.replication.leader import LeaderEndPoint
 from pyspark_kafkalog.replication.partition_state import retry_delay_ms
 from pyspark_kafkalog.root.commit.changes import FollowerResult
@@ -118,7 +118,7 @@ class Fetcher(threading.Thread):
         self._shared.pause(self._rate.take(size_bytes))
 
 
-class Committer(threading.Thread):
+class FollowerCommitter(threading.Thread):
     """Commits what waits, until the follower ends and nothing waits any more.
 
     `gives_up_after` failures in a row of one commit end the follower; None: never.
@@ -144,7 +144,7 @@ class Committer(threading.Thread):
         try:
             while True:
                 work = self._shared.next_commit()
-                if isinstance(work, Request):
+                if isinstance(work, AwaitedCommit):
                     self._commit_request(work)
                 elif work:
                     self._commit_waiting(work)
@@ -155,7 +155,7 @@ class Committer(threading.Thread):
         except BaseException as error:
             self._shared.fail(error)
 
-    def _commit_request(self, request: Request) -> None:
+    def _commit_request(self, request: AwaitedCommit) -> None:
         try:
             results = self._commit(lambda: self._writer.commit(request.changes, request.records))
         except (KafkalogError, OSError) as error:
@@ -165,7 +165,7 @@ class Committer(threading.Thread):
         else:
             self._shared.answer_request(request, results)
 
-    def _commit_waiting(self, waiting: Sequence[Waiting]) -> None:
+    def _commit_waiting(self, waiting: Sequence[WaitingChange]) -> None:
         changes = [each.change for each in waiting]
         try:
             results = self._commit(lambda: self._writer.commit(changes))

@@ -30,8 +30,8 @@ from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.invariants import check_follower
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.replication.events import Event, EventKind
-from pyspark_kafkalog.replication.fetch_loop import Committer, Fetcher, RateLimit
-from pyspark_kafkalog.replication.follower_state import Followed, FollowerState, Phase, Request
+from pyspark_kafkalog.replication.fetch_loop import Fetcher, FollowerCommitter, RateLimit
+from pyspark_kafkalog.replication.follower_state import AwaitedCommit, Followed, FollowerState, Phase
 from pyspark_kafkalog.replication.leader import LeaderDescription, LeaderEndPoint, LeaderTopic, SelectsTopic
 from pyspark_kafkalog.replication.partition_state import (
     Cut,
@@ -169,7 +169,7 @@ class Follower:
         following = self._root.store.image.following
         self._had_records = following is not None and following.had_records
         writer = self._root.follower(self._following_id, flush=self._settings.flush, on_kept=self._note_cut)
-        committer = Committer(
+        committer = FollowerCommitter(
             writer,
             self.shared,
             rng=self._rng,
@@ -372,7 +372,7 @@ class Follower:
                 def records(newest: MetadataImage) -> Sequence[MetadataRecord]:
                     return self._plan(newest, description).records
 
-                if self.shared.request(Request(records=records)) is None:
+                if self.shared.request(AwaitedCommit(records=records)) is None:
                     return None
             noted += plan.events
             if plan.is_complete:
@@ -408,7 +408,7 @@ class Follower:
                             end_offset=state.log_start_offset,
                         )
                     )
-        for result in self.shared.request(Request(changes)) or () if changes else ():
+        for result in self.shared.request(AwaitedCommit(changes)) or () if changes else ():
             if isinstance(result, KafkalogError):
                 raise result
 
@@ -489,7 +489,7 @@ class Follower:
                 )
         if changes:
             # One that is refused has got records meanwhile, and its epoch with them.
-            self.shared.request(Request(changes))
+            self.shared.request(AwaitedCommit(changes))
         for followed, question in asked.items():
             followed.asked = question
 
@@ -617,7 +617,7 @@ class Follower:
 
     def _change(self, followed: Followed, change: FollowerChange) -> None:
         """Commit a change by itself, and resume after it, unless the follower ends. Raises why it is refused."""
-        results = self.shared.request(Request([change]))
+        results = self.shared.request(AwaitedCommit([change]))
         if results is None:
             return
         (result,) = results

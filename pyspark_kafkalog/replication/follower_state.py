@@ -24,7 +24,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.replication.events import Event, EventKind
-from pyspark_kafkalog.replication.leader import FetchedPartition, FetchOutcome, FetchPosition
+from pyspark_kafkalog.replication.leader import FetchOutcome, FetchPosition, LeaderAnswer
 from pyspark_kafkalog.replication.partition_state import (
     Advance,
     Compare,
@@ -151,7 +151,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingChange:
     """A change that waits to be committed, of one partition and generation."""
 
     followed: Followed
@@ -182,7 +182,7 @@ def _checked_ahead(step: Step) -> Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AwaitedCommit:
     """A commit that the controller waits for."""
 
     changes: Sequence[FollowerChange] = ()
@@ -227,8 +227,8 @@ class FollowerState:
         self._on_event = on_event
         self._changed = threading.Condition()
         self._partitions: dict[TopicPartition, Followed] = {}
-        self._queue: deque[Waiting] = deque()
-        self._requests: deque[Request] = deque()
+        self._queue: deque[WaitingChange] = deque()
+        self._requests: deque[AwaitedCommit] = deque()
         self._buffered_bytes = 0
         self._turn = 0
         self._last_commit_s = float("-inf")
@@ -318,7 +318,7 @@ class FollowerState:
                 _SHORT_WAIT_MS if is_short else _WAIT_MS,
             )
 
-    def answered(self, claim: Claim, answers: Sequence[FetchedPartition]) -> int:
+    def answered(self, claim: Claim, answers: Sequence[LeaderAnswer]) -> int:
         """Take in the answers to a claim; returns the bytes of records that are to be committed."""
         by_name = {each.topic_partition: each for each in answers}
         taken = [
@@ -373,7 +373,7 @@ class FollowerState:
         followed.phase = phase
         self._asked.set()
 
-    def _advance(self, followed: Followed, answer: FetchedPartition, step: Advance) -> Waiting | None:
+    def _advance(self, followed: Followed, answer: LeaderAnswer, step: Advance) -> WaitingChange | None:
         followed.state = step.state
         followed.failures, followed.last_error = 0, ""
         if answer.outcome is FetchOutcome.RECORDS:
@@ -388,7 +388,7 @@ class FollowerState:
         self._turn += 1
         followed.turn = self._turn
         followed.pending += 1
-        waiting = Waiting(followed, followed.generation, step.change, step.records_count)
+        waiting = WaitingChange(followed, followed.generation, step.change, step.records_count)
         self._queue.append(waiting)
         return waiting
 
@@ -418,7 +418,7 @@ class FollowerState:
 
     # For the committer
 
-    def next_commit(self) -> Request | list[Waiting] | None:
+    def next_commit(self) -> AwaitedCommit | list[WaitingChange] | None:
         """What to commit next; None if there is nothing now, after a short wait."""
         with self._changed:
             self._drop_stale()
@@ -446,16 +446,16 @@ class FollowerState:
         self._queue = deque(kept)
         self._changed.notify_all()
 
-    def _settle(self, waiting: Waiting) -> None:
+    def _settle(self, waiting: WaitingChange) -> None:
         waiting.followed.pending -= 1
         if waiting.followed.phase is not Phase.FETCH:
             self._asked.set()  # the controller may have waited for this
         self._buffered_bytes -= waiting.held_bytes
 
-    def _take(self) -> list[Waiting]:
+    def _take(self) -> list[WaitingChange]:
         """The first changes of all partitions, in their order; what does not fit stays."""
-        taken: dict[TopicPartition, list[Waiting]] = {}
-        left: deque[Waiting] = deque()
+        taken: dict[TopicPartition, list[WaitingChange]] = {}
+        left: deque[WaitingChange] = deque()
         held_bytes = 0
         closed: set[TopicPartition] = set()
         for each in self._queue:
@@ -472,7 +472,7 @@ class FollowerState:
         self._queue = left
         return [self._joined(parts) for parts in taken.values()]
 
-    def _joined(self, parts: list[Waiting]) -> Waiting:
+    def _joined(self, parts: list[WaitingChange]) -> WaitingChange:
         if len(parts) == 1:
             return parts[0]
         changes = [each.change for each in parts if isinstance(each.change, FollowerAppend)]
@@ -480,9 +480,9 @@ class FollowerState:
         parts[0].followed.pending -= len(parts) - 1
         log_starts = [each.log_start_offset for each in changes]
         change = replace(changes[0], data=b"".join(each.raw for each in changes), log_start_offset=max(log_starts))
-        return Waiting(parts[0].followed, parts[0].generation, change, sum(each.records_count for each in parts))
+        return WaitingChange(parts[0].followed, parts[0].generation, change, sum(each.records_count for each in parts))
 
-    def committed(self, waiting: Sequence[Waiting], results: Sequence[FollowerResult]) -> None:
+    def committed(self, waiting: Sequence[WaitingChange], results: Sequence[FollowerResult]) -> None:
         """The results of a commit."""
         events: list[Event] = []
         with self._changed:
@@ -515,7 +515,7 @@ class FollowerState:
         self._ask(followed, Phase.RELOAD)
         return self._note_error(followed, error)
 
-    def uncommitted(self, waiting: Sequence[Waiting], error: str) -> None:
+    def uncommitted(self, waiting: Sequence[WaitingChange], error: str) -> None:
         """It is unknown whether a commit was made: begin again from the committed state."""
         with self._changed:
             for each in waiting:
@@ -531,7 +531,7 @@ class FollowerState:
 
     # For the controller
 
-    def request(self, request: Request) -> Sequence[FollowerResult] | None:
+    def request(self, request: AwaitedCommit) -> Sequence[FollowerResult] | None:
         """The results of a commit of its own; None if the follower ends before. Raises what prevents the commit."""
         with self._changed:
             self._requests.append(request)
@@ -542,14 +542,14 @@ class FollowerState:
                 self._changed.wait(_LOOK_AGAIN_S)
         return request.done.result()
 
-    def answer_request(self, request: Request, results: list[FollowerResult]) -> None:
+    def answer_request(self, request: AwaitedCommit, results: list[FollowerResult]) -> None:
         """A request's commit was made."""
         with self._changed:
             self.commits += 1
             request.done.set_result(results)
             self._changed.notify_all()
 
-    def refuse_request(self, request: Request, error: BaseException) -> None:
+    def refuse_request(self, request: AwaitedCommit, error: BaseException) -> None:
         """A request's commit was not made, or its outcome is unknown."""
         with self._changed:
             request.done.set_exception(error)

@@ -109,7 +109,7 @@ class FetchOutcome(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedPartition:
+class LeaderAnswer:
     """The answer for one partition.
 
     `data`: whole batches as the leader has them, all below its high watermark; the first may begin below the position
@@ -157,7 +157,7 @@ class LeaderEndPoint(Protocol):
 
     def fetch(
         self, source: str, positions: Sequence[FetchPosition], *, wait_ms: int, max_bytes: int, partition_bytes: int
-    ) -> list[FetchedPartition]:
+    ) -> list[LeaderAnswer]:
         """What `source` has from the positions on, each partition once, in any order; partitions may be left out.
 
         Waits up to `wait_ms` for records. Returns about `max_bytes` at most, and `partition_bytes` a partition; but the

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.record.header import DELETE_HORIZON_MASK, BatchHeader, Buffer
 from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches
-from pyspark_kafkalog.replication.leader import EpochEnd, FetchedPartition, FetchOutcome, FetchPosition
+from pyspark_kafkalog.replication.leader import EpochEnd, FetchOutcome, FetchPosition, LeaderAnswer
 from pyspark_kafkalog.root.commit.changes import FollowerAppend
 from pyspark_kafkalog.root.commit.runs import StagedBatches
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
@@ -120,7 +120,7 @@ class TryLater:
 Step: TypeAlias = Advance | Compare | DescribeAgain | TryLater
 
 
-def take(state: PartitionState, fetched: FetchedPartition, *, is_whole: bool = False) -> Step:
+def take(state: PartitionState, fetched: LeaderAnswer, *, is_whole: bool = False) -> Step:
     """What to do with an answer to a fetch from `state.position()`.
 
     `is_whole`: no limit of bytes has left records out of the answer.
@@ -144,7 +144,7 @@ def take(state: PartitionState, fetched: FetchedPartition, *, is_whole: bool = F
     return TryLater(fetched.error or "the leader gave no reason")
 
 
-def _take_records(state: PartitionState, fetched: FetchedPartition, *, is_whole: bool) -> Step:
+def _take_records(state: PartitionState, fetched: LeaderAnswer, *, is_whole: bool) -> Step:
     scan = scan_batches(fetched.data, file=f"answer for {state.topic_partition}")
     if scan.fault is not None:
         return TryLater(str(scan.fault))
@@ -163,7 +163,7 @@ def _take_records(state: PartitionState, fetched: FetchedPartition, *, is_whole:
     return _advance(state, fetched, scan.batches)
 
 
-def _take_nothing(state: PartitionState, fetched: FetchedPartition, again: BatchHeader, *, is_whole: bool) -> Step:
+def _take_nothing(state: PartitionState, fetched: LeaderAnswer, again: BatchHeader, *, is_whole: bool) -> Step:
     """Judges the batch `again`, which the leader was asked for, by an answer without records."""
     if 0 <= fetched.high_watermark <= again.base_offset:
         if state.probe is not None:
@@ -175,7 +175,7 @@ def _take_nothing(state: PartitionState, fetched: FetchedPartition, again: Batch
     return Advance(state)  # a limit of bytes has left the partition out
 
 
-def _take_staged(state: PartitionState, fetched: FetchedPartition, staged: StagedBatches) -> Step:
+def _take_staged(state: PartitionState, fetched: LeaderAnswer, staged: StagedBatches) -> Step:
     """Batches in the store cannot be compared or cut: they are taken as a whole, where the log ends."""
     is_comparing = state.unverified is not None or state.probe is not None
     if is_comparing or staged.first_offset != state.end_offset or not len(staged):
@@ -201,7 +201,7 @@ def _is_same_batch(own: BatchHeader, other: np.void) -> bool:
     return bool(is_cleaned or own.records_count != other["records_count"] or own.crc == other["crc"])
 
 
-def _advance(state: PartitionState, fetched: FetchedPartition, batches: NDArray[np.void]) -> Step:
+def _advance(state: PartitionState, fetched: LeaderAnswer, batches: NDArray[np.void]) -> Step:
     new = batches[int(np.searchsorted(batches["last_offset"], state.end_offset)) :]
     if len(new) and int(new["base_offset"][0]) < state.end_offset and not state.is_empty:
         return Compare(
@@ -223,7 +223,7 @@ def _advance(state: PartitionState, fetched: FetchedPartition, batches: NDArray[
 
 def _append(
     state: PartitionState,
-    fetched: FetchedPartition,
+    fetched: LeaderAnswer,
     data: Buffer | StagedBatches,
     end_offset: int,
     last_epoch: int,

@@ -38,7 +38,7 @@ from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import is_object_url
 from pyspark_kafkalog.protocol.client_settings import ClientSettings
 from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader
-from pyspark_kafkalog.replication.leader import FetchedPartition, FetchOutcome, FetchPosition, LeaderEndPoint
+from pyspark_kafkalog.replication.leader import FetchOutcome, FetchPosition, LeaderAnswer, LeaderEndPoint
 from pyspark_kafkalog.replication.root_leader import RootLeader
 from pyspark_kafkalog.root.commit.runs import StagedBatches, stage_batches
 from pyspark_kafkalog.security.open import open_root
@@ -212,7 +212,7 @@ class _Fetched:
 
     left_out_end_offset: int
     next_offset: int
-    last_answer: FetchedPartition
+    last_answer: LeaderAnswer
 
     def staged(
         self, request: RangeRequest, *, size_bytes: int, path: Path | None = None, batches: StagedBatches | None = None
@@ -247,9 +247,7 @@ def _fetch_into(sink: _Sink, leader: LeaderEndPoint, request: RangeRequest, posi
             return _Fetched(left_out_end_offset, position.offset, answer)
 
 
-def _fetch(
-    leader: LeaderEndPoint, request: RangeRequest, position: FetchPosition, *, max_bytes: int
-) -> FetchedPartition:
+def _fetch(leader: LeaderEndPoint, request: RangeRequest, position: FetchPosition, *, max_bytes: int) -> LeaderAnswer:
     """The leader's answer with records from `position` on.
 
     Raises LeaderUnavailableError for any other answer, or if there are no more records.

@@ -17,9 +17,9 @@ from pyspark_kafkalog.errors import KafkalogError, LeaderUnavailableError, Offse
 from pyspark_kafkalog.metadata.image import broker_configs
 from pyspark_kafkalog.replication.leader import (
     EpochEnd,
-    FetchedPartition,
     FetchOutcome,
     FetchPosition,
+    LeaderAnswer,
     LeaderDescription,
     LeaderTopic,
     SelectsTopic,
@@ -120,7 +120,7 @@ class RootLeader:
 
     def fetch(
         self, source: str, positions: Sequence[FetchPosition], *, wait_ms: int, max_bytes: int, partition_bytes: int
-    ) -> list[FetchedPartition]:
+    ) -> list[LeaderAnswer]:
         deadline_s = self._monotonic_s() + wait_ms / 1000
         self._refresh()
         while True:
@@ -172,8 +172,8 @@ class RootLeader:
 
     def _look(
         self, batches: RootBatches, positions: Sequence[FetchPosition], max_bytes: int, partition_bytes: int
-    ) -> list[FetchedPartition]:
-        answers: list[FetchedPartition] = []
+    ) -> list[LeaderAnswer]:
+        answers: list[LeaderAnswer] = []
         left_bytes = max_bytes
         for position in positions:
             answer = self._answer(
@@ -188,23 +188,23 @@ class RootLeader:
 
     def _answer(
         self, batches: RootBatches, position: FetchPosition, *, max_bytes: int, may_exceed: bool
-    ) -> FetchedPartition:
+    ) -> LeaderAnswer:
         name = position.topic_partition
         try:
             found = self._found(position)
             if found is None:
-                return FetchedPartition(topic_partition=name, outcome=FetchOutcome.TOPIC_CHANGED)
+                return LeaderAnswer(topic_partition=name, outcome=FetchOutcome.TOPIC_CHANGED)
             diverging = self._diverging(found, position)
             if diverging is not None:
-                return FetchedPartition(topic_partition=name, outcome=FetchOutcome.DIVERGING, diverging=diverging)
+                return LeaderAnswer(topic_partition=name, outcome=FetchOutcome.DIVERGING, diverging=diverging)
             if not found.readable_start_offset <= position.offset <= found.log_end_offset:
-                return FetchedPartition(topic_partition=name, outcome=FetchOutcome.OUT_OF_RANGE)
+                return LeaderAnswer(topic_partition=name, outcome=FetchOutcome.OUT_OF_RANGE)
             data = batches.read(found, position.offset, max_bytes=max_bytes, may_exceed=may_exceed)
         except OffsetOutOfRangeError:  # retention has deleted it since
-            return FetchedPartition(topic_partition=name, outcome=FetchOutcome.OUT_OF_RANGE)
+            return LeaderAnswer(topic_partition=name, outcome=FetchOutcome.OUT_OF_RANGE)
         except (KafkalogError, OSError) as error:
-            return FetchedPartition(topic_partition=name, outcome=FetchOutcome.FAILED, error=str(error))
-        return FetchedPartition(
+            return LeaderAnswer(topic_partition=name, outcome=FetchOutcome.FAILED, error=str(error))
+        return LeaderAnswer(
             topic_partition=name,
             outcome=FetchOutcome.RECORDS,
             data=data,

@@ -47,9 +47,9 @@ from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches
 from pyspark_kafkalog.replication.leader import (
     EpochEnd,
-    FetchedPartition,
     FetchOutcome,
     FetchPosition,
+    LeaderAnswer,
     LeaderDescription,
     LeaderEndPoint,
     SelectsTopic,
@@ -235,12 +235,12 @@ class TaskLeader:
 
     def fetch(
         self, source: str, positions: Sequence[FetchPosition], *, wait_ms: int, max_bytes: int, partition_bytes: int
-    ) -> list[FetchedPartition]:
+    ) -> list[LeaderAnswer]:
         """As in LeaderEndPoint. Partitions whose ranges are still being fetched are left out."""
         deadline_s = self._monotonic_s() + wait_ms / 1000
         planned, direct = self._divide(source, positions)
         room = _Room(max_bytes, partition_bytes)
-        answers: list[FetchedPartition] = []
+        answers: list[LeaderAnswer] = []
         for position in planned:
             answer = self._hand_out(position, room)
             if answer is not None:
@@ -262,7 +262,7 @@ class TaskLeader:
 
     def _ask(
         self, source: str, positions: Sequence[FetchPosition], *, wait_ms: int, max_bytes: int, partition_bytes: int
-    ) -> list[FetchedPartition]:
+    ) -> list[LeaderAnswer]:
         answers = self._leader.fetch(
             source, positions, wait_ms=wait_ms, max_bytes=max_bytes, partition_bytes=partition_bytes
         )
@@ -272,7 +272,7 @@ class TaskLeader:
                     self._note(answer)
         return answers
 
-    def _note(self, answer: FetchedPartition) -> None:
+    def _note(self, answer: LeaderAnswer) -> None:
         seen = self._seen.setdefault(answer.topic_partition, _Seen())
         seen.high_watermark = max(seen.high_watermark, answer.high_watermark)
         seen.log_start_offset = max(seen.log_start_offset, answer.log_start_offset)
@@ -379,7 +379,7 @@ class TaskLeader:
 
     # Ranges that are there
 
-    def _hand_out(self, position: FetchPosition, room: _Room) -> FetchedPartition | None:
+    def _hand_out(self, position: FetchPosition, room: _Room) -> LeaderAnswer | None:
         """The next batches of a planned partition; None if they are not there, or there is no room for them."""
         name = position.topic_partition
         with self._changed:
@@ -416,7 +416,7 @@ class TaskLeader:
             seen.next_offset = piece.end_offset
             seen.high_watermark = max(seen.high_watermark, staged.high_watermark)
             seen.log_start_offset = max(seen.log_start_offset, staged.log_start_offset)
-            return FetchedPartition(
+            return LeaderAnswer(
                 topic_partition=name,
                 outcome=FetchOutcome.RECORDS,
                 data=piece.data,

@@ -44,7 +44,7 @@ _LIFETIME_USED: Final = 0.85
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Address:
+class NodeAddress:
     """Where a node listens; `str()` is host:port."""
 
     host: str
@@ -54,7 +54,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_addresses(text: str) -> list[Address]:
+def parse_addresses(text: str) -> list[NodeAddress]:
     """The addresses of host:port,host:port. Raises InvalidConfigError."""
     found = [_parse_address(each.strip()) for each in text.split(",") if each.strip()]
     if not found:
@@ -62,7 +62,7 @@ def parse_addresses(text: str) -> list[Address]:
     return list(dict.fromkeys(found))
 
 
-def _parse_address(text: str) -> Address:
+def _parse_address(text: str) -> NodeAddress:
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -70,7 +70,7 @@ def _parse_address(text: str) -> Address:
         raise InvalidConfigError(f"{text!r}: expected brackets around an IPv6 address, as [::1]:9092")
     if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):
         raise InvalidConfigError(f"{text!r}: expected the address of a server, as host:port")
-    return Address(host, int(port))
+    return NodeAddress(host, int(port))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class OpenedClient:
 
 
 #: Opens a connection. Raises NetworkError, CorruptRecordError, AuthenticationError.
-OpenClient = Callable[[Address], OpenedClient]
+OpenClient = Callable[[NodeAddress], OpenedClient]
 
 
 def client_opener(settings: ClientSettings, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> OpenClient:
@@ -97,7 +97,7 @@ def client_opener(settings: ClientSettings, *, frame_bytes_max: int = FRAME_BYTE
         client_context(settings.tls)
     has_been_accepted = threading.Event()
 
-    def open_client(address: Address) -> OpenedClient:
+    def open_client(address: NodeAddress) -> OpenedClient:
         try:
             opened = connect(address)
         except (AuthenticationError, InvalidConfigError) as error:
@@ -107,7 +107,7 @@ def client_opener(settings: ClientSettings, *, frame_bytes_max: int = FRAME_BYTE
         has_been_accepted.set()
         return opened
 
-    def connect(address: Address) -> OpenedClient:
+    def connect(address: NodeAddress) -> OpenedClient:
         client = WireClient.connect(
             address.host,
             address.port,
@@ -133,7 +133,7 @@ class NodeConnection:
     def __init__(
         self,
         name: str,
-        address: Address,
+        address: NodeAddress,
         open_client: OpenClient,
         settings: ClientSettings,
         *,

@@ -55,7 +55,7 @@ from pyspark_kafkalog.protocol.messages.topics import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
-from pyspark_kafkalog.replication.cluster.connections import Address
+from pyspark_kafkalog.replication.cluster.connections import NodeAddress
 from pyspark_kafkalog.replication.cluster.fetching import error_text
 from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid
 
@@ -67,7 +67,7 @@ class Broker:
     """A broker of the cluster."""
 
     node_id: int
-    address: Address
+    address: NodeAddress
     rack: str | None = None
 
     @property
@@ -116,7 +116,7 @@ class ClusterView:
 
 def parse_broker(broker: MetadataResponseBroker) -> Broker:
     """A broker of a response."""
-    return Broker(broker.node_id, Address(broker.host, broker.port), broker.rack)
+    return Broker(broker.node_id, NodeAddress(broker.host, broker.port), broker.rack)
 
 
 def parse_topic(cluster_id: str, topic: MetadataResponseTopic, known: TopicView | None) -> TopicView | str:

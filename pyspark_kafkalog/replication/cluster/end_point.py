@@ -43,7 +43,7 @@ from pyspark_kafkalog.protocol.messages.records import (
 )
 from pyspark_kafkalog.replication.cluster.connections import (
     FETCH_VERSION_MIN,
-    Address,
+    NodeAddress,
     NodeConnection,
     OpenClient,
     client_opener,
@@ -72,9 +72,9 @@ from pyspark_kafkalog.replication.cluster.fetching import (
 )
 from pyspark_kafkalog.replication.leader import (
     EpochEnd,
-    FetchedPartition,
     FetchOutcome,
     FetchPosition,
+    LeaderAnswer,
     LeaderDescription,
     LeaderTopic,
     SelectsTopic,
@@ -164,8 +164,8 @@ class ClusterLeader:
         self._shared = threading.Lock()  # of the attributes below, which fetches change
         self._preferred: dict[TopicPartition, _PreferredReplica] = {}
         self._fetch_sources: dict[str, _FetchSource] = {}
-        self._nodes: dict[Address, NodeConnection] = {}
-        self._last_answered: Address | None = None
+        self._nodes: dict[NodeAddress, NodeConnection] = {}
+        self._last_answered: NodeAddress | None = None
         self._has_authorizer = False  # as of the last answer
 
     def describe(self, selects: SelectsTopic) -> LeaderDescription:
@@ -309,7 +309,7 @@ class ClusterLeader:
 
     def fetch(
         self, source: str, positions: Sequence[FetchPosition], *, wait_ms: int, max_bytes: int, partition_bytes: int
-    ) -> list[FetchedPartition]:
+    ) -> list[LeaderAnswer]:
         """See `LeaderEndPoint`. `max_bytes` is at most `frame_bytes_max`, `wait_ms` half of the request's timeout.
 
         Also raises AuthenticationError, and UnsupportedApiError for a broker before Kafka 2.7.
@@ -367,7 +367,7 @@ class ClusterLeader:
 
     def _followed(
         self, source: str, view: ClusterView, position: FetchPosition, partition: PartitionData
-    ) -> FetchedPartition:
+    ) -> LeaderAnswer:
         """What the answer means, with the replica that it names remembered, or forgotten after an error there."""
         found = fetched_partition(position, partition, source=source)
         topic_partition = position.topic_partition
@@ -376,7 +376,7 @@ class ClusterLeader:
             expires_s = self._monotonic_s() + self._settings.metadata_max_age_ms / SECOND_MS
             with self._shared:
                 self._preferred[topic_partition] = _PreferredReplica(replica, expires_s)
-            return FetchedPartition(topic_partition=topic_partition, outcome=FetchOutcome.LEADER_MOVED)
+            return LeaderAnswer(topic_partition=topic_partition, outcome=FetchOutcome.LEADER_MOVED)
         if found.outcome in (FetchOutcome.RECORDS, FetchOutcome.DIVERGING):
             return found
         with self._shared:
@@ -491,21 +491,21 @@ class ClusterLeader:
             return answer
         raise LeaderUnavailableError("; ".join(errors))
 
-    def _known_nodes(self) -> Mapping[Address, str]:
+    def _known_nodes(self) -> Mapping[NodeAddress, str]:
         """Names of nodes by address, in the order in which they are asked."""
         known = {each.address: each.name for each in self._view.brokers.values()}
         known |= {each: str(each) for each in self._bootstrap if each not in known}
         last = self._last_answered
         return known if last not in known else {last: known[last]} | known
 
-    def _node(self, address: Address, name: str) -> NodeConnection:
+    def _node(self, address: NodeAddress, name: str) -> NodeConnection:
         node = self._nodes.get(address)
         if node is None:
             node = self._nodes[address] = self._connection(address, name)
         node.name = name
         return node
 
-    def _connection(self, address: Address, name: str) -> NodeConnection:
+    def _connection(self, address: NodeAddress, name: str) -> NodeConnection:
         return NodeConnection(
             name, address, self._open_client, self._settings, monotonic_s=self._monotonic_s, sleep=self._sleep
         )

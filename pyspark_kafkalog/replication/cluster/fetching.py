@@ -25,7 +25,7 @@ from pyspark_kafkalog.protocol.messages.records import (
 )
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.record.scan import scan_batches
-from pyspark_kafkalog.replication.leader import EpochEnd, FetchedPartition, FetchOutcome, FetchPosition
+from pyspark_kafkalog.replication.leader import EpochEnd, FetchOutcome, FetchPosition, LeaderAnswer
 from pyspark_kafkalog.storage.names import TopicPartition
 
 #: Since this version a request names topics by their ids.
@@ -116,11 +116,11 @@ def answered(
                 yield position, partition
 
 
-def fetched_partition(position: FetchPosition, partition: PartitionData, *, source: str) -> FetchedPartition:
+def fetched_partition(position: FetchPosition, partition: PartitionData, *, source: str) -> LeaderAnswer:
     """What the answer of a broker means for the partition."""
     topic_partition = position.topic_partition
     if partition.error_code != ErrorCode.NONE:
-        return FetchedPartition(
+        return LeaderAnswer(
             topic_partition=topic_partition,
             outcome=_OUTCOMES.get(partition.error_code, FetchOutcome.FAILED),
             log_start_offset=partition.log_start_offset,
@@ -128,7 +128,7 @@ def fetched_partition(position: FetchPosition, partition: PartitionData, *, sour
         )
     diverging = partition.diverging_epoch
     if diverging.end_offset >= 0:
-        return FetchedPartition(
+        return LeaderAnswer(
             topic_partition=topic_partition,
             outcome=FetchOutcome.DIVERGING,
             high_watermark=partition.high_watermark,
@@ -139,12 +139,12 @@ def fetched_partition(position: FetchPosition, partition: PartitionData, *, sour
     try:
         data = b"" if records is None else whole_batches(records, position.offset, partition.high_watermark)
     except DiskFormatError as error:
-        return FetchedPartition(
+        return LeaderAnswer(
             topic_partition=topic_partition,
             outcome=FetchOutcome.FAILED,
             error=f"{source} sent a damaged batch of {topic_partition} at offset {position.offset}: {error}",
         )
-    return FetchedPartition(
+    return LeaderAnswer(
         topic_partition=topic_partition,
         outcome=FetchOutcome.RECORDS,
         data=data,

@@ -30,7 +30,7 @@ from pyspark_kafkalog.protocol.messages.quorum import (
 from pyspark_kafkalog.protocol.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.replication.cluster.connections import (
-    Address,
+    NodeAddress,
     NodeConnection,
     OpenClient,
     client_opener,
@@ -135,8 +135,8 @@ class ActiveController:
         self._monotonic_s = monotonic_s
         self._sleep = sleep
         self._given = parse_addresses(controllers)
-        self._by_id: dict[int, Address] = {}
-        self._nodes: dict[Address, NodeConnection] = {}
+        self._by_id: dict[int, NodeAddress] = {}
+        self._nodes: dict[NodeAddress, NodeConnection] = {}
         self._turn = 0
         self._cluster_id: str | None = None
 
@@ -156,7 +156,7 @@ class ActiveController:
             if response.error_code != ErrorCode.NONE:
                 raise LeaderUnavailableError(f"{node.name} does not describe its cluster: {response.error_message}")
             self._learn_addresses(
-                (each.broker_id, Address(each.host, each.port)) for each in response.brokers if each.host
+                (each.broker_id, NodeAddress(each.host, each.port)) for each in response.brokers if each.host
             )
             return response.cluster_id
 
@@ -250,13 +250,13 @@ class ActiveController:
 
     def _learn(self, leader: _LeaderIdAndEpoch, endpoints: Iterable[_Endpoint]) -> None:
         """Note a leader that is newer than the one known, and where controllers are."""
-        self._learn_addresses((each.node_id, Address(each.host, each.port)) for each in endpoints)
+        self._learn_addresses((each.node_id, NodeAddress(each.host, each.port)) for each in endpoints)
         if leader.leader_epoch > self.leader_epoch or (
             leader.leader_epoch == self.leader_epoch and leader.leader_id >= 0
         ):
             self.leader_id, self.leader_epoch = leader.leader_id, leader.leader_epoch
 
-    def _learn_addresses(self, found: Iterable[tuple[int, Address]]) -> None:
+    def _learn_addresses(self, found: Iterable[tuple[int, NodeAddress]]) -> None:
         self._by_id.update(found)
 
     def _ask(self, ask: Callable[[NodeConnection], _T]) -> _T:
@@ -282,13 +282,13 @@ class ActiveController:
             self._sleep(backoff_ms / SECOND_MS)
             backoff_ms = min(2 * backoff_ms, self._settings.retry_backoff_max_ms)
 
-    def _next_address(self) -> Address:
+    def _next_address(self) -> NodeAddress:
         if self.leader_id in self._by_id:
             return self._by_id[self.leader_id]
         known = list(dict.fromkeys((*self._given, *self._by_id.values())))
         return known[self._turn % len(known)]
 
-    def _node(self, address: Address) -> NodeConnection:
+    def _node(self, address: NodeAddress) -> NodeConnection:
         node = self._nodes.get(address)
         if node is None:
             node = self._nodes[address] = NodeConnection(

@@ -12,7 +12,7 @@ from kafka_processes.oracle import CONFIG_COMMAND, Broker
 from pyspark_kafkalog.errors import LeaderUnavailableError
 from pyspark_kafkalog.metadata.access.client_quotas import quota_entity
 from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader
-from pyspark_kafkalog.replication.leader import EpochEnd, FetchedPartition, FetchOutcome, FetchPosition
+from pyspark_kafkalog.replication.leader import EpochEnd, FetchOutcome, FetchPosition, LeaderAnswer
 from pyspark_kafkalog.storage.names import TopicPartition
 
 #: Starts a broker: the full tier alone.
@@ -69,7 +69,7 @@ def position_of(leader: ClusterLeader, topic: str, partition: int = 0, **fields:
     return FetchPosition(topic_partition=TopicPartition(topic, partition), topic_id=described.topic_id, **values)
 
 
-def fetch(leader: ClusterLeader, position: FetchPosition, **limits: int) -> FetchedPartition:
+def fetch(leader: ClusterLeader, position: FetchPosition, **limits: int) -> LeaderAnswer:
     (source,) = leader.sources([position.topic_partition])
     values = {"wait_ms": 100, "max_bytes": 1 << 20, "partition_bytes": 1 << 20} | limits
     (answer,) = leader.fetch(source, [position], **values)

@@ -19,7 +19,7 @@ from pyspark_kafkalog.errors import LeaderUnavailableError
 from pyspark_kafkalog.protocol.client_settings import ClientSettings
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader
-from pyspark_kafkalog.replication.leader import EpochEnd, FetchedPartition, FetchOutcome, FetchPosition
+from pyspark_kafkalog.replication.leader import EpochEnd, FetchOutcome, FetchPosition, LeaderAnswer
 from pyspark_kafkalog.storage.artefacts.marker_files import read_identity
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -33,7 +33,7 @@ def values(first: int, end: int) -> list[str]:
     return [f"{number:06d}" * 20 for number in range(first, end)]
 
 
-def fetch(leader: ClusterLeader, position: FetchPosition) -> FetchedPartition:
+def fetch(leader: ClusterLeader, position: FetchPosition) -> LeaderAnswer:
     (source,) = leader.sources([position.topic_partition])
     (answer,) = leader.fetch(source, [position], wait_ms=200, max_bytes=1 << 20, partition_bytes=1 << 20)
     return answer

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHeader
-from pyspark_kafkalog.replication.leader import EpochEnd, FetchedPartition, FetchOutcome, FetchPosition
+from pyspark_kafkalog.replication.leader import EpochEnd, FetchOutcome, FetchPosition, LeaderAnswer
 from pyspark_kafkalog.replication.partition_state import (
     Advance,
     Compare,
@@ -120,9 +120,9 @@ class LeaderModel:
                 self.cleaned.add(each.crc)
         self.batches = [each for each in self.batches if each.crc not in self.cleaned]
 
-    def fetch(self, position: FetchPosition) -> FetchedPartition:
-        def answer(outcome: FetchOutcome, data: bytes = b"", diverging: EpochEnd | None = None) -> FetchedPartition:
-            return FetchedPartition(
+    def fetch(self, position: FetchPosition) -> LeaderAnswer:
+        def answer(outcome: FetchOutcome, data: bytes = b"", diverging: EpochEnd | None = None) -> LeaderAnswer:
+            return LeaderAnswer(
                 topic_partition=TOPIC_PARTITION,
                 outcome=outcome,
                 data=data,

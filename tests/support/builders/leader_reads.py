@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
-from pyspark_kafkalog.replication.leader import FetchedPartition, FetchOutcome, FetchPosition, LeaderEndPoint
+from pyspark_kafkalog.replication.leader import FetchOutcome, FetchPosition, LeaderAnswer, LeaderEndPoint
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _SECONDS_MAX = 60
@@ -47,7 +47,7 @@ def read_topics(
 
 
 def _take(
-    answer: FetchedPartition, positions: dict[TopicPartition, FetchPosition], found: dict[TopicPartition, bytearray]
+    answer: LeaderAnswer, positions: dict[TopicPartition, FetchPosition], found: dict[TopicPartition, bytearray]
 ) -> None:
     if answer.outcome == FetchOutcome.LEADER_MOVED:
         return

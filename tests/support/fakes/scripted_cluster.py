@@ -59,7 +59,7 @@ from pyspark_kafkalog.protocol.messages.topics import (
     DescribeConfigsResult,
 )
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.replication.cluster.connections import Address, OpenedClient
+from pyspark_kafkalog.replication.cluster.connections import NodeAddress, OpenedClient
 from pyspark_kafkalog.storage.names import TopicPartition
 
 
@@ -142,7 +142,7 @@ class ScriptedCluster:
     lifetime_ms: int = 0
     frame_bytes_max: int = 1 << 20
 
-    def open_client(self, address: Address) -> OpenedClient:
+    def open_client(self, address: NodeAddress) -> OpenedClient:
         node = address.port - 9000
         self.opened[node] += 1
         if node in self.down:
@@ -158,7 +158,7 @@ class ScriptedCluster:
         return OpenedClient(client, self.lifetime_ms)
 
     @contextmanager
-    def listening(self, context: SSLContext) -> Iterator[Address]:
+    def listening(self, context: SSLContext) -> Iterator[NodeAddress]:
         """Broker 1 at an address of this machine, over TLS."""
         with create_server(("127.0.0.1", 0)) as listener:
 
@@ -176,7 +176,7 @@ class ScriptedCluster:
 
             thread = Thread(target=run)
             thread.start()
-            yield Address("127.0.0.1", listener.getsockname()[1])
+            yield NodeAddress("127.0.0.1", listener.getsockname()[1])
             listener.shutdown(SHUT_RDWR)
         thread.join(PATIENCE_S)
 

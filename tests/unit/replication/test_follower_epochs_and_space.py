@@ -16,7 +16,7 @@ from patience import wait_until
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.replication import follower as follower_module
 from pyspark_kafkalog.replication.events import EventKind
-from pyspark_kafkalog.replication.leader import FetchedPartition, FetchPosition
+from pyspark_kafkalog.replication.leader import FetchPosition, LeaderAnswer
 from pyspark_kafkalog.replication.root_leader import RootLeader
 from pyspark_kafkalog.root.following import begin_following
 from pyspark_kafkalog.root.native import NativeRoot
@@ -33,7 +33,7 @@ class LaggingLeader(RootLeader):
 
     def fetch(
         self, source: str, positions: Sequence[FetchPosition], *, wait_ms: int, max_bytes: int, partition_bytes: int
-    ) -> list[FetchedPartition]:
+    ) -> list[LeaderAnswer]:
         found = super().fetch(source, positions, wait_ms=20, max_bytes=max_bytes, partition_bytes=partition_bytes)
         shown = self.high_watermark
         offsets = {each.topic_partition: each.offset for each in positions}

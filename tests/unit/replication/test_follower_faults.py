@@ -18,9 +18,9 @@ from pyspark_kafkalog.record.header import ATTRIBUTES_AT, BatchHeader
 from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.leader import (
     EpochEnd,
-    FetchedPartition,
     FetchOutcome,
     FetchPosition,
+    LeaderAnswer,
     LeaderDescription,
     SelectsTopic,
 )
@@ -65,23 +65,23 @@ class FlakyLeader:
 
     def fetch(
         self, source: str, positions: Sequence[FetchPosition], *, wait_ms: int, max_bytes: int, partition_bytes: int
-    ) -> list[FetchedPartition]:
+    ) -> list[LeaderAnswer]:
         self._may_fail()
         found = self._leader.fetch(
             source, positions, wait_ms=20, max_bytes=max_bytes, partition_bytes=min(partition_bytes, 4000)
         )
         return [self._spoiled(each) for each in found if self._rng.random() < 0.9]
 
-    def _spoiled(self, answer: FetchedPartition) -> FetchedPartition:
+    def _spoiled(self, answer: LeaderAnswer) -> LeaderAnswer:
         of, fate = answer.topic_partition, self._rng.random()
         if fate < 0.1:
-            return FetchedPartition(topic_partition=of, outcome=FetchOutcome.LEADER_MOVED)
+            return LeaderAnswer(topic_partition=of, outcome=FetchOutcome.LEADER_MOVED)
         if fate < 0.15:
-            return FetchedPartition(topic_partition=of, outcome=FetchOutcome.TOPIC_CHANGED)
+            return LeaderAnswer(topic_partition=of, outcome=FetchOutcome.TOPIC_CHANGED)
         if fate < 0.2:
-            return FetchedPartition(topic_partition=of, outcome=FetchOutcome.FAILED, error="some error")
+            return LeaderAnswer(topic_partition=of, outcome=FetchOutcome.FAILED, error="some error")
         if fate < 0.25:
-            return FetchedPartition(topic_partition=of, outcome=FetchOutcome.OUT_OF_RANGE)
+            return LeaderAnswer(topic_partition=of, outcome=FetchOutcome.OUT_OF_RANGE)
         if fate < 0.35 and len(answer.data):
             return replace(answer, data=self._damaged(bytes(answer.data)))
         return answer
@@ -166,7 +166,7 @@ def test_follower_of_a_flaky_leader_ends_with_its_records(
 class DeadLeader(FlakyLeader):
     """A leader whose records cannot be fetched."""
 
-    def fetch(self, source: str, positions: Sequence[FetchPosition], **limits: int) -> list[FetchedPartition]:
+    def fetch(self, source: str, positions: Sequence[FetchPosition], **limits: int) -> list[LeaderAnswer]:
         raise LeaderUnavailableError("nobody answers")
 
 

@@ -15,7 +15,7 @@ from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.replication.events import LOSSES, Event, EventKind
-from pyspark_kafkalog.replication.leader import FetchedPartition, FetchOutcome, FetchPosition
+from pyspark_kafkalog.replication.leader import FetchOutcome, FetchPosition, LeaderAnswer
 from pyspark_kafkalog.replication.report import FollowReport
 from pyspark_kafkalog.replication.root_leader import RootLeader
 from pyspark_kafkalog.root.commit.changes import (
@@ -163,7 +163,7 @@ class DelayedLeader(RootLeader):
 
     def fetch(
         self, source: str, positions: Sequence[FetchPosition], *, wait_ms: int, max_bytes: int, partition_bytes: int
-    ) -> list[FetchedPartition]:
+    ) -> list[LeaderAnswer]:
         if self.has_answered or not positions:
             return super().fetch(
                 source, positions, wait_ms=wait_ms, max_bytes=max_bytes, partition_bytes=partition_bytes
@@ -171,7 +171,7 @@ class DelayedLeader(RootLeader):
         self.has_answered = True
         delete_records(LogDir.open(self._root.path).root, {ORDERS: 4})
         return [
-            FetchedPartition(
+            LeaderAnswer(
                 topic_partition=each.topic_partition,
                 outcome=FetchOutcome.RECORDS,
                 high_watermark=10,

@@ -7,8 +7,8 @@ import random
 from builders.leader_writers import batch
 
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.replication.follower_state import Claim, Followed, FollowerState, Waiting
-from pyspark_kafkalog.replication.leader import FetchedPartition, FetchOutcome
+from pyspark_kafkalog.replication.follower_state import Claim, Followed, FollowerState, WaitingChange
+from pyspark_kafkalog.replication.leader import FetchOutcome, LeaderAnswer
 from pyspark_kafkalog.replication.partition_state import PartitionState
 from pyspark_kafkalog.root.commit.changes import FollowerAppend
 from pyspark_kafkalog.root.commit.committer import check_changes
@@ -40,8 +40,8 @@ def claim_from(shared: FollowerState, source: str) -> Claim:
     return claim
 
 
-def answer(data: bytes, high_watermark: int) -> FetchedPartition:
-    return FetchedPartition(
+def answer(data: bytes, high_watermark: int) -> LeaderAnswer:
+    return LeaderAnswer(
         topic_partition=ORDERS,
         outcome=FetchOutcome.RECORDS,
         data=data,
@@ -58,7 +58,7 @@ def test_answer_of_a_former_source_does_not_take_the_partition_back() -> None:
     for late in (answer(b"", 0), answer(data, 2)):
         assert shared.answered(slow, [late]) == 0
     (waiting,) = shared.next_commit()  # type: ignore[misc,union-attr]
-    assert isinstance(waiting, Waiting)
+    assert isinstance(waiting, WaitingChange)
     assert isinstance(waiting.change, FollowerAppend)
     assert bytes(waiting.change.raw) == data
     assert shared.next_commit() is None
@@ -68,7 +68,7 @@ def test_answer_of_a_former_source_does_not_take_the_partition_back() -> None:
 def committed_next(shared: FollowerState, data: bytes) -> FollowerAppend:
     shared.answered(claim_from(shared, "broker"), [answer(data, 1)])
     (waiting,) = shared.next_commit()  # type: ignore[misc,union-attr]
-    assert isinstance(waiting, Waiting)
+    assert isinstance(waiting, WaitingChange)
     assert isinstance(waiting.change, FollowerAppend)
     assert waiting.size_bytes == len(data)
     assert bytes(waiting.change.raw) == data

@@ -16,7 +16,7 @@ from patience import wait_until
 from pyspark_kafkalog.errors import LeaderUnavailableError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.replication.events import EventKind
-from pyspark_kafkalog.replication.leader import FetchedPartition, FetchPosition
+from pyspark_kafkalog.replication.leader import FetchPosition, LeaderAnswer
 from pyspark_kafkalog.replication.root_leader import RootLeader
 from pyspark_kafkalog.root.reads import root_partitions
 from pyspark_kafkalog.security.open import open_root
@@ -35,7 +35,7 @@ class RestoredLeader(RootLeader):
 
     def fetch(
         self, source: str, positions: Sequence[FetchPosition], *, wait_ms: int, max_bytes: int, partition_bytes: int
-    ) -> list[FetchedPartition]:
+    ) -> list[LeaderAnswer]:
         if self.is_down:
             self.refused += 1
             raise LeaderUnavailableError("the leader is restored")

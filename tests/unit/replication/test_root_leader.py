@@ -14,7 +14,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.record.header import BatchHeader
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
-from pyspark_kafkalog.replication.leader import FetchedPartition, FetchOutcome, FetchPosition
+from pyspark_kafkalog.replication.leader import FetchOutcome, FetchPosition, LeaderAnswer
 from pyspark_kafkalog.replication.root_batches import last_batch
 from pyspark_kafkalog.replication.root_leader import RootLeader
 from pyspark_kafkalog.security.open import open_root
@@ -52,7 +52,7 @@ def position(log_dir: LogDir, offset: int, *, last_epoch: int = -1, partition: i
 
 def fetch_one(
     leader: RootLeader, at: FetchPosition, *, wait_ms: int = 0, max_bytes: int = 1 << 20, partition_bytes: int = 1 << 20
-) -> FetchedPartition:
+) -> LeaderAnswer:
     (source,) = leader.sources([at.topic_partition])
     (found,) = leader.fetch(source, [at], wait_ms=wait_ms, max_bytes=max_bytes, partition_bytes=partition_bytes)
     return found

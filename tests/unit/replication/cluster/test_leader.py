@@ -26,10 +26,10 @@ from pyspark_kafkalog.protocol.messages.cluster import MetadataRequest
 from pyspark_kafkalog.protocol.messages.records import FetchRequest, FetchResponseEpochEndOffset
 from pyspark_kafkalog.protocol.messages.security import DescribeAclsResponse
 from pyspark_kafkalog.protocol.messages.topics import DescribeConfigsRequest
-from pyspark_kafkalog.replication.cluster.connections import Address, client_opener, parse_addresses
+from pyspark_kafkalog.replication.cluster.connections import NodeAddress, client_opener, parse_addresses
 from pyspark_kafkalog.replication.cluster.describing import CallNode, ClusterAccess, cluster_access
 from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader
-from pyspark_kafkalog.replication.leader import EpochEnd, FetchedPartition, FetchOutcome, FetchPosition
+from pyspark_kafkalog.replication.leader import EpochEnd, FetchOutcome, FetchPosition, LeaderAnswer
 from pyspark_kafkalog.storage.names import TopicPartition
 
 FIRST = TopicPartition("orders", 0)
@@ -68,7 +68,7 @@ def position(partition: TopicPartition = FIRST, offset: int = 0, epoch: int = 0)
     return FetchPosition(topic_partition=partition, topic_id=ORDERS_ID, offset=offset, leader_epoch=epoch)
 
 
-def fetch(leader: ClusterLeader, source: str = BROKER_1, *positions: FetchPosition) -> list[FetchedPartition]:
+def fetch(leader: ClusterLeader, source: str = BROKER_1, *positions: FetchPosition) -> list[LeaderAnswer]:
     return leader.fetch(source, positions or (position(),), wait_ms=500, max_bytes=1 << 20, partition_bytes=1 << 20)
 
 
@@ -545,7 +545,7 @@ def test_authenticated_session_is_replaced_before_it_ends(cluster: ScriptedClust
     ],
 )
 def test_addresses_are_parsed(text: str, addresses: list[tuple[str, int]]) -> None:
-    assert parse_addresses(text) == [Address(*each) for each in addresses]
+    assert parse_addresses(text) == [NodeAddress(*each) for each in addresses]
 
 
 @pytest.mark.parametrize("text", ["", ",", "a", "a:", ":1", "a:0", "a:65536", "a:x", "::1:9092", "a:1 b:2"])

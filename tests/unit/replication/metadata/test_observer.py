@@ -39,7 +39,7 @@ from pyspark_kafkalog.protocol.messages.records import (
     SnapshotId,
 )
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.replication.cluster.connections import Address, OpenedClient
+from pyspark_kafkalog.replication.cluster.connections import NodeAddress, OpenedClient
 from pyspark_kafkalog.replication.metadata.observer import MetadataObserver, ObservedMetadata
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
 from pyspark_kafkalog.root.brokers.metadata.quorum import read_broker_quorum
@@ -110,7 +110,7 @@ class ScriptedControllers:
         self.log = [each for each in self.log if each.base_offset >= end_offset]
         self.log_start = end_offset
 
-    def open_client(self, address: Address) -> OpenedClient:
+    def open_client(self, address: NodeAddress) -> OpenedClient:
         node = address.port - 9000
         if node in self.down:
             raise NetworkError(f"cannot connect to {address}")
