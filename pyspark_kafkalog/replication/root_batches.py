@@ -21,21 +21,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
+from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, Buffer
-from pyspark_kafkalog.record.kernels.scan import walk_headers
 from pyspark_kafkalog.replication.partition_state import PartitionState, epochs_with_records
 from pyspark_kafkalog.root.leader_epochs import epochs_of
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
-from pyspark_kafkalog.storage.direct_io import memory_for
-from pyspark_kafkalog.storage.log.extent_search import LostExtentError, search_from, search_listed
+from pyspark_kafkalog.storage.log.extent_search import (
+    LostExtentError,
+    open_at,
+    search_from,
+    search_listed,
+    whole_batches,
+)
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
-from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX, SegmentReader
+from pyspark_kafkalog.storage.segment.reader import SegmentReader
 
 _OPEN_EXTENTS_MAX: Final = 64
 _NOTHING: Final = b""
@@ -98,8 +102,16 @@ class RootBatches:
         self, key: _Key, extent: Extent, of: PartitionSnapshot, offset: int, max_bytes: int, may_exceed: bool
     ) -> Buffer | None:
         """None if the extent has no batch at or above the offset. Raises FileNotFoundError."""
-        opened = _open_at(extent, offset)
-        return None if opened is None else self._read_open(key, opened, of, offset, max_bytes, may_exceed)
+        opened = open_at(extent, offset)
+        if opened is None:
+            return None
+        reader, position = opened
+        try:
+            at = _Open(reader, _inode(extent), position, offset)
+        except BaseException:
+            reader.close()
+            raise
+        return self._read_open(key, at, of, offset, max_bytes, may_exceed)
 
     def _read_open(
         self, key: _Key, at: _Open, of: PartitionSnapshot, offset: int, max_bytes: int, may_exceed: bool
@@ -147,23 +159,6 @@ def _last_of(current: Sequence[Extent], end_offset: int) -> BatchHeader | None:
     return None
 
 
-def _open_at(extent: Extent, offset: int) -> _Open | None:
-    """The extent, at its first batch that ends above `offset`; None if it has none. Raises FileNotFoundError."""
-    reader = SegmentReader(extent)
-    try:
-        located = reader.locate(offset)
-        if located is not None:
-            return _Open(reader, _inode(extent), located[0], offset)
-    except DiskFormatError as error:
-        reader.close()
-        raise reader.placed(error) from None
-    except BaseException:
-        reader.close()
-        raise
-    reader.close()
-    return None
-
-
 def _inode(extent: Extent) -> int:
     """The inode behind the name of a local extent, 0 for others. Raises FileNotFoundError."""
     if not isinstance(extent, LocalExtent):
@@ -192,35 +187,24 @@ def _end_position(reader: SegmentReader, of: PartitionSnapshot) -> int:
 def _batches_at(at: _Open, of: PartitionSnapshot, offset: int, *, max_bytes: int, may_exceed: bool) -> Buffer | None:
     """The batches from the position on, which then is behind them; None at the end of the extent."""
     end_position = _end_position(at.reader, of)
-    room = min(max_bytes, end_position - at.position)
-    if room <= 0:
-        return None if end_position <= at.position else _NOTHING
-    found = _whole_batches(at, of.high_watermark, room)
-    if len(found):
-        return found
-    header = at.reader.header_at(at.position)
-    if header.last_offset >= of.high_watermark or (header.size_bytes > max_bytes and not may_exceed):
+    if end_position <= at.position:
+        return None
+    if max_bytes <= 0:
         return _NOTHING
-    if header.size_bytes > min(end_position - at.position, BATCH_BYTES_MAX) or header.last_offset < offset:
-        raise CorruptRecordError(
-            file=at.reader.file,
-            position=at.position,
-            expected=f"a whole batch with offset {offset} or a later one, of at most {BATCH_BYTES_MAX} bytes",
-            found=f"one of {header.size_bytes} bytes up to offset {header.last_offset}, and "
-            f"{end_position - at.position} bytes to the end",
-        )
-    return _whole_batches(at, of.high_watermark, header.size_bytes)
-
-
-def _whole_batches(at: _Open, end_offset: int, size_bytes: int) -> Buffer:
-    buffer = memory_for(at.position, size_bytes)  # segments of the copy begin where those of the leader do, mostly
-    count = at.reader.read_into(at.position, buffer.data)
-    end, last_offset, _, _ = walk_headers(buffer[:count], 0, count, at.reader.base_offset - 1, end_offset)
-    if not end:
-        return _NOTHING
-    at.position += end
-    at.next_offset = last_offset + 1
-    return buffer.data[:end]
+    found = whole_batches(
+        at.reader,
+        at.position,
+        offset,
+        end_position=end_position,
+        end_offset=of.high_watermark,
+        piece_bytes=max_bytes,
+        max_bytes=max_bytes,
+        may_exceed=may_exceed,
+    )
+    if len(found.data):
+        at.position += len(found.data)
+        at.next_offset = found.last_offset + 1
+    return found.data
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
+from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.record.header import TRANSACTIONAL_MASK
-from pyspark_kafkalog.record.kernels.scan import walk_headers
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.reads.segment_slices import (
@@ -41,11 +40,11 @@ from pyspark_kafkalog.server.reads.segment_slices import (
 )
 from pyspark_kafkalog.server.sending import FileSlice
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
-from pyspark_kafkalog.storage.log.extent_search import search_from
+from pyspark_kafkalog.storage.log.extent_search import open_at, search_from, whole_batches
 from pyspark_kafkalog.storage.log.isolation import CommittedBatches
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
-from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX, BatchRun, SegmentReader
+from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
 from pyspark_kafkalog.units import MIB
 
 #: A fetch gets at most so much of a remote extent, unless one batch is larger.
@@ -157,19 +156,8 @@ class LogSlices:
         return found
 
     def _remote_slice(self, of: PartitionSnapshot, extent: Extent, offset: int, limits: Limits) -> Slice | None:
-        reader = SegmentReader(extent)
-        try:
-            located = reader.locate(offset)
-            if located is None:
-                reader.close()
-                return None
-        except DiskFormatError as error:
-            reader.close()
-            raise reader.placed(error) from None
-        except BaseException:
-            reader.close()
-            raise
-        return self._read_on(of, _KeptReader(reader, located[0]), offset, limits)
+        opened = open_at(extent, offset)
+        return None if opened is None else self._read_on(of, _KeptReader(*opened), offset, limits)
 
     def _read_on(self, of: PartitionSnapshot, kept: _KeptReader, offset: int, limits: Limits) -> Slice:
         """The batches from the reader's position on; caches the reader for the next fetch, or closes it."""
@@ -205,29 +193,16 @@ def _end_position(of: PartitionSnapshot, segment: OpenSegment, size_bytes: int) 
 
 
 def _remote_batches(reader: SegmentReader, position: int, offset: int, limits: Limits) -> Slice:
-    header = reader.header_at(position)
-    if header.last_offset >= limits.end_offset:
-        return nothing(offset)
-    room = min(limits.max_bytes, REMOTE_BYTES_MAX, reader.size_bytes - position)
-    if header.size_bytes > room:
-        if header.size_bytes > min(reader.size_bytes - position, BATCH_BYTES_MAX):
-            raise CorruptRecordError(
-                file=reader.file,
-                position=position,
-                expected=f"a whole batch of at most {BATCH_BYTES_MAX} bytes",
-                found=f"one of {header.size_bytes} bytes, and {reader.size_bytes - position} bytes to the end",
-            )
-        if header.size_bytes > limits.max_bytes and not limits.may_exceed:
-            return nothing(offset, is_cut=True)
-        room = header.size_bytes
-    buffer = np.empty(room, np.uint8)  # bounded: REMOTE_BYTES_MAX or BATCH_BYTES_MAX, above
-    count = reader.read_into(position, buffer.data)
-    end, last_offset, attributes, _ = walk_headers(buffer[:count], 0, count, header.base_offset - 1, limits.end_offset)
-    if not end:
-        raise CorruptRecordError(
-            file=reader.file,
-            position=position,
-            expected=f"the batch of offset {header.base_offset} again",
-            found="another header, or fewer bytes",
-        )
-    return Slice(buffer.data[:end], last_offset + 1, bool(attributes & TRANSACTIONAL_MASK))
+    found = whole_batches(
+        reader,
+        position,
+        offset,
+        end_position=reader.size_bytes,
+        end_offset=limits.end_offset,
+        piece_bytes=REMOTE_BYTES_MAX,
+        max_bytes=limits.max_bytes,
+        may_exceed=limits.may_exceed,
+    )
+    if not len(found.data):
+        return nothing(offset, is_cut=found.is_cut)
+    return Slice(found.data, found.last_offset + 1, bool(found.attributes & TRANSACTIONAL_MASK))

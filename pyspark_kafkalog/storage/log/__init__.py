@@ -9,6 +9,6 @@ leader_append     checks what clients send, and gives it offsets
 sequences         idempotence and transactions of what they send
 follower          appends of a follower, and what it deletes and truncates
 reader            reads a partition while others write and clean it
-extent_search     finds the extent of an offset beside jobs that replace extents
+extent_search     finds the extent of an offset beside jobs that replace extents, and reads whole batches of it
 isolation         what read_committed leaves out
 """
