@@ -32,7 +32,7 @@ PUBLIC_MODULES: Final = (
     "pyspark_kafkalog.maintenance.metrics",
     "pyspark_kafkalog.maintenance.reindex",
     "pyspark_kafkalog.maintenance.repair",
-    "pyspark_kafkalog.maintenance.jobs.report",
+    "pyspark_kafkalog.maintenance.jobs.partition",
     "pyspark_kafkalog.maintenance.retention.delete",
     "pyspark_kafkalog.maintenance.jobs.tasks",
     "pyspark_kafkalog.maintenance.verify.verify",

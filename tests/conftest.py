@@ -187,7 +187,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """
     from pyspark.sql import SparkSession
 
-    from pyspark_kafkalog.maintenance.jobs.session import EXTENSION
+    from pyspark_kafkalog.maintenance.jobs.tasks import EXTENSION
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder

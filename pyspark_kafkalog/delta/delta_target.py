@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.delta.record_shape import quoted
 from pyspark_kafkalog.errors import InvalidOptionError, LowerVersionError
-from pyspark_kafkalog.maintenance.jobs.session import is_path
+from pyspark_kafkalog.maintenance.jobs.tasks import is_path
 from pyspark_kafkalog.units import iso_utc
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from pyspark_kafkalog.delta.delta_target import BatchIdentity
 from pyspark_kafkalog.delta.job import start
 from pyspark_kafkalog.delta.record_shape import quoted
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.maintenance.jobs.session import is_path
+from pyspark_kafkalog.maintenance.jobs.tasks import is_path
 from pyspark_kafkalog.spark.options.parse import locate
 from pyspark_kafkalog.spark.write.plan import MicroBatch
 

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
-from pyspark_kafkalog.maintenance.jobs.session import check_delta, import_delta, with_delta
-from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
+from pyspark_kafkalog.maintenance.jobs.tasks import check_delta, import_delta, stop_signal, with_delta
 from pyspark_kafkalog.units import printable
 
 if TYPE_CHECKING:

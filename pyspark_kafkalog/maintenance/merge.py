@@ -30,8 +30,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, PartitionWork, left_to_another_run
+from pyspark_kafkalog.maintenance.jobs.partition import (
+    PartitionReport,
+    PartitionWork,
+    left_to_another_run,
+    partition_lock,
+)
 from pyspark_kafkalog.maintenance.jobs.runner import (
     JobRun,
     PartitionsJob,

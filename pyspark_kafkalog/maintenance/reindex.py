@@ -27,8 +27,7 @@ from typing import Final
 import numpy as np
 
 from pyspark_kafkalog.errors import CorruptIndexError, LogDirError, UnknownTopicError
-from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, left_to_another_run
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, left_to_another_run, partition_lock
 from pyspark_kafkalog.maintenance.jobs.runner import (
     JobRun,
     PartitionsJob,

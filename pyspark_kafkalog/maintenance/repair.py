@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError, KafkalogError, LogDirError
-from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.jobs.partition import partition_lock
 from pyspark_kafkalog.maintenance.reindex import reindex_partition
 from pyspark_kafkalog.maintenance.retention.delete_records import first_base_offsets, write_log_start_checkpoint
 from pyspark_kafkalog.maintenance.swap import SwapTarget, remove_deleted_files

@@ -34,8 +34,13 @@ from typing import Final
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import InvalidConfigError, KafkalogError, LogDirError
-from pyspark_kafkalog.maintenance.jobs.partition_lock import locks_at_once, partition_lock
-from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport, PartitionWork
+from pyspark_kafkalog.maintenance.jobs.partition import (
+    ANOTHER_RUN,
+    PartitionReport,
+    PartitionWork,
+    locks_at_once,
+    partition_lock,
+)
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, PartitionsJob, known_sizes, partitions_to_work_on
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory
 from pyspark_kafkalog.metadata.extents import new_segment_id

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from repository import REPOSITORY
 
 from pyspark_kafkalog.config.properties_file import parse_properties
-from pyspark_kafkalog.maintenance.jobs import session as delta_session
+from pyspark_kafkalog.maintenance.jobs import tasks
 
 CONF = REPOSITORY / "conf"
 _SETTING = re.compile(r"^#?(spark\.\S+)\s+(\S.*)$", re.MULTILINE)
@@ -44,9 +44,9 @@ def test_only_two_settings_are_active() -> None:
 def test_delta_settings_equal_those_of_jobs() -> None:
     found = settings()
 
-    assert found["spark.sql.extensions"] == delta_session.EXTENSION
-    assert found["spark.sql.catalog.spark_catalog"] == delta_session.CATALOG
-    assert found["spark.jars.packages"] == delta_session.PACKAGE
+    assert found["spark.sql.extensions"] == tasks.EXTENSION
+    assert found["spark.sql.catalog.spark_catalog"] == tasks.CATALOG
+    assert found["spark.jars.packages"] == tasks.PACKAGE
 
 
 @pytest.mark.parametrize("name", ["org.apache.spark.sql.execution.datasources.v2.python", ""])

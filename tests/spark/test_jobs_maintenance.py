@@ -24,8 +24,7 @@ from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
 from pyspark_kafkalog.maintenance.cleaner.run_record import RecordFiles, read_last_run, read_uncleanable
-from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport
+from pyspark_kafkalog.maintenance.jobs.partition import ANOTHER_RUN, PartitionReport, partition_lock
 from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED, JobRun, run_once
 from pyspark_kafkalog.maintenance.jobs.tasks import SparkTasks, StoppedError, TaskFailedError
 from pyspark_kafkalog.storage.names import TopicPartition

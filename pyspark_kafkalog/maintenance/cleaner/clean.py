@@ -9,7 +9,7 @@
 `clean_partition` does this in one process, `clean_spread` (spread.py) in several tasks, with the logs of either kind of
 root: those of files replace segments by swaps, those in an object store by commits.
 
-One run at a time works on a partition of files (jobs/partition_lock.py); readers and writers continue meanwhile. A
+One run at a time works on a partition of files (jobs/partition.py); readers and writers continue meanwhile. A
 crash leaves the old segments of each group, the new one or both, and no new checkpoint: the next run finishes swaps and
 cleans the rest. Source of the rules: org.apache.kafka.storage.internals.log.LogCleaner, LogCleanerManager and Cleaner.
 """
@@ -45,7 +45,7 @@ from pyspark_kafkalog.maintenance.cleaner.objects import CleanedObjects
 from pyspark_kafkalog.maintenance.cleaner.offset_map import KeyCounts, LogPart, Survivors, find_survivors
 from pyspark_kafkalog.maintenance.cleaner.plan import group_segments
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanOffset
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Throttle
 from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.root.protocol import Root

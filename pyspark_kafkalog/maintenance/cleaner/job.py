@@ -29,7 +29,7 @@ from pyspark_kafkalog.maintenance.cleaner.logs import CLEAN_ACTION, CleanableLog
 from pyspark_kafkalog.maintenance.cleaner.offset_map import ENTRY_BYTES
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRecord, CleanOffset
 from pyspark_kafkalog.maintenance.cleaner.spread import clean_spread
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, failed
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, empty_report, failed
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks
 from pyspark_kafkalog.root.native import NativeRoot

@@ -24,13 +24,13 @@ from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions
 from pyspark_kafkalog.maintenance.cleaner.offset_map import OffsetMap, has_task_files, map_bytes, remove_task_files
 from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan, plan_cleaning
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanOffset, store_clean_offsets
-from pyspark_kafkalog.maintenance.jobs.partition_lock import (
+from pyspark_kafkalog.maintenance.jobs.partition import (
+    PartitionReport,
     file_claim,
     join_partition_lock,
     partition_lock,
     shared_partition_lock,
 )
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.tasks import NO_LIMIT
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.metadata.image import PartitionImage

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
-from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport
+from pyspark_kafkalog.maintenance.jobs.partition import ANOTHER_RUN, PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.metadata.image import MetadataImage
@@ -154,19 +154,11 @@ def read_uncleanable(place: RecordPlace) -> Mapping[TopicPartition, str]:
     return {topic_partition: mark.reason for topic_partition, mark in _read(place).items()}
 
 
-def mark_uncleanable(root: NativeRoot, topic_partition: TopicPartition, reason: str, *, now_ms: int) -> None:
-    """Mark the partition: a cleaning failed. The time of the first of consecutive failures is kept."""
-    store_marks(root, {topic_partition: reason}, now_ms=now_ms)
-
-
-def mark_cleanable(root: NativeRoot, topic_partition: TopicPartition) -> None:
-    """Remove the partition's mark, if it has one."""
-    if topic_partition in _read(record_place(root)):
-        store_marks(root, {topic_partition: None}, now_ms=0)
-
-
 def store_marks(root: NativeRoot, reasons: Mapping[TopicPartition, str | None], *, now_ms: int) -> int:
-    """Mark the partitions with a reason and remove the marks of the others; return the number of marks."""
+    """Mark the partitions with a reason and remove the marks of the others; return the number of marks.
+
+    The time of the first of consecutive failures is kept.
+    """
     place = record_place(root)
     with place.locked():
         image = root.store.refresh()

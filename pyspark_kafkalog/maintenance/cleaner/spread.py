@@ -55,7 +55,7 @@ from pyspark_kafkalog.maintenance.cleaner.offset_map import (
     save_map,
 )
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanOffset
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, left_to_another_run
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -48,7 +48,7 @@ from pyspark_kafkalog.maintenance.export.copy import (
     make_partition,
     tiered_segments,
 )
-from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.jobs.partition import partition_lock
 from pyspark_kafkalog.maintenance.objects.segments import fetch_log
 from pyspark_kafkalog.maintenance.swap import SwapTarget, finish_swaps
 from pyspark_kafkalog.metadata.image import ALL_BROKERS, MetadataImage

@@ -22,7 +22,7 @@ from threading import Event
 from typing import Final, Protocol, TypeVar
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, failed
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, failed
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, TaskFailedError, Tasks
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root

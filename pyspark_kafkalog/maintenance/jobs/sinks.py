@@ -34,9 +34,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, TextIO, get_type_hints
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport, values
+from pyspark_kafkalog.maintenance.jobs.partition import ANOTHER_RUN, PartitionReport, values
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
-from pyspark_kafkalog.maintenance.jobs.session import active_session, check_delta, is_path
+from pyspark_kafkalog.maintenance.jobs.tasks import active_session, check_delta, is_path
 from pyspark_kafkalog.maintenance.metrics import Metric, collect_metrics
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.threads import starts

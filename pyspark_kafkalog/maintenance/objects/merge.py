@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.objects.clean_up import finish_job
 from pyspark_kafkalog.maintenance.objects.segments import append_run, leader_epochs, replace_extents, segments_record
 from pyspark_kafkalog.metadata.extents import new_segment_id

@@ -26,7 +26,7 @@ from typing import Final, TypeVar
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, PartitionWork
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, PartitionWork
 from pyspark_kafkalog.maintenance.objects.segments import fetch_log, leader_epochs, replace_extents, segments_record
 from pyspark_kafkalog.maintenance.verify.findings import FindingSink, Severity
 from pyspark_kafkalog.maintenance.verify.indexes import IndexChecks, IndexExpectation, StoredIndex

@@ -44,8 +44,14 @@ from typing import Final
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.group import expire_offsets
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
-from pyspark_kafkalog.maintenance.jobs.partition_lock import locks_at_once, partition_lock
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, PartitionWork, empty_report, left_to_another_run
+from pyspark_kafkalog.maintenance.jobs.partition import (
+    PartitionReport,
+    PartitionWork,
+    empty_report,
+    left_to_another_run,
+    locks_at_once,
+    partition_lock,
+)
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, PartitionsJob, partitions_to_work_on
 from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.maintenance.objects.clean_up import clean_up_root

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidTopicError, KafkalogError, OffsetOutOfRangeError, PolicyViolationError
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.maintenance.swap import mark_deleted
 from pyspark_kafkalog.metadata.root_lock import root_lock

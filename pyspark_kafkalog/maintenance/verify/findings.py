@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.errors import DiskFormatError
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, empty_report
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance import repair
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, failed
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, empty_report, failed
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, stored_bytes
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks
 from pyspark_kafkalog.maintenance.repair import RepairStep

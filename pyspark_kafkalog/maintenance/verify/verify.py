@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.group import offsets_of_unknown_topics
 from pyspark_kafkalog.maintenance import kinds
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.verify.findings import (
     ACTION,
     UNREADABLE,

@@ -18,8 +18,16 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.maintenance.jobs.runner import SOME_FAILED, Job, JobRun, ReportSink, is_small, run_loop, run_once
-from pyspark_kafkalog.maintenance.jobs.session import has_session, is_spark_installed, job_session
-from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, SparkTasks, StoppedError, Tasks, stop_signal
+from pyspark_kafkalog.maintenance.jobs.tasks import (
+    LocalTasks,
+    SparkTasks,
+    StoppedError,
+    Tasks,
+    has_session,
+    is_spark_installed,
+    job_session,
+    stop_signal,
+)
 from pyspark_kafkalog.root.protocol import native_or_none
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.path_list import absolute_paths

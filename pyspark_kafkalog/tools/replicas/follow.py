@@ -48,8 +48,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import LeaderUnavailableError
-from pyspark_kafkalog.maintenance.jobs.session import job_session
-from pyspark_kafkalog.maintenance.jobs.tasks import SparkTasks, stop_signal
+from pyspark_kafkalog.maintenance.jobs.tasks import SparkTasks, job_session, stop_signal
 from pyspark_kafkalog.object_store.location import parse_location
 from pyspark_kafkalog.protocol.client_settings import ClientSettings, read_client_settings
 from pyspark_kafkalog.replication.events import Event, EventKind

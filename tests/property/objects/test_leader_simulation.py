@@ -26,7 +26,7 @@ from simulations.object_root import Actor, Job, Simulation, one_process
 from tiers import TIER, examples
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend

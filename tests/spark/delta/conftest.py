@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pyspark_kafkalog.maintenance.jobs.session import CATALOG
+from pyspark_kafkalog.maintenance.jobs.tasks import CATALOG
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

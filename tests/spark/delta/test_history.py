@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.maintenance.jobs.sinks import HistoryTable, append_rows, history_schema, read_history
 from pyspark_kafkalog.report.history import read_runs

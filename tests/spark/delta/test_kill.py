@@ -36,7 +36,7 @@ from test_kill import queries
 from pyspark.sql import SparkSession
 
 from pyspark_kafkalog.delta import delta_to_topic, job, topic_to_delta
-from pyspark_kafkalog.maintenance.jobs.session import with_delta
+from pyspark_kafkalog.maintenance.jobs.tasks import with_delta
 
 home = Path(sys.argv[2])
 spark = with_delta(SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")).config(

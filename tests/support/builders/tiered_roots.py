@@ -12,7 +12,7 @@ import pyarrow as pa
 from fakes.faulty_store import VirtualClock
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.metadata.image import PartitionImage

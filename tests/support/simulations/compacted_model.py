@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.cleaner.logs import CleanerLimits
 from pyspark_kafkalog.maintenance.cleaner.spread import clean_spread
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.protocol import Root

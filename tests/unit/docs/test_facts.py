@@ -17,7 +17,7 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.config.group import GROUP_CONFIGS
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
-from pyspark_kafkalog.maintenance.jobs.session import PACKAGE
+from pyspark_kafkalog.maintenance.jobs.tasks import PACKAGE
 from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION, OBJECT_FORMAT_VERSION, TIERED_FORMAT_VERSION
 from pyspark_kafkalog.spark.options.table import IGNORED_OPTIONS, OPTIONS
 from pyspark_kafkalog.tools.main import COMMANDS, command_parser

@@ -21,7 +21,7 @@ from pyspark_kafkalog.groups.offset_records import (
     offset_value,
 )
 from pyspark_kafkalog.groups.offsets_topic import Expired, find_expired
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -11,7 +11,7 @@ import pytest
 from builders.tiered_roots import TOPIC, append_rounds, tiered_root
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.tier import tier_segments

@@ -18,7 +18,7 @@ from fakes.thread_tasks import ThreadTasks
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock, shared_partition_lock
+from pyspark_kafkalog.maintenance.jobs.partition import partition_lock, shared_partition_lock
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_once
 from pyspark_kafkalog.maintenance.retention.delete import RETENTION_JOB, apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records

@@ -12,7 +12,7 @@ from builders.indexes import rebuild_indexes
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.jobs.partition import partition_lock
 from pyspark_kafkalog.maintenance.merge import merge_segments, plan_merge
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets

@@ -11,7 +11,7 @@ from builders.engine_fixtures import partitions_with_offsets
 from repository import FIXTURES
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRun, mark_uncleanable, write_last_run
+from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRun, store_marks, write_last_run
 from pyspark_kafkalog.maintenance.metrics import Metric, collect_metrics
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, write_offset_checkpoint
@@ -91,7 +91,7 @@ def test_metrics_include_last_cleaner_run_and_uncleanable_partitions(log_dir: Lo
         max_dirty_percent=61.8,
     )
     write_last_run(log_dir.root.native(), run)
-    mark_uncleanable(log_dir.root.native(), TopicPartition("t", 0), "damaged", now_ms=NOW_MS)
+    store_marks(log_dir.root.native(), {TopicPartition("t", 0): "damaged"}, now_ms=NOW_MS)
     after = collected(log_dir)
     assert after["max-dirty-percent"].values == {(): 61}
     assert after["cleaner-recopy-percent"].values == {(): 45}
@@ -103,7 +103,7 @@ def test_metrics_include_last_cleaner_run_and_uncleanable_partitions(log_dir: Lo
 def test_uncleanable_bytes_count_only_dirty_closed_segments(log_dir: LogDir, caplog: pytest.LogCaptureFixture) -> None:
     write(log_dir, 9)
     where = TopicPartition("t", 0)
-    mark_uncleanable(log_dir.root.native(), where, "damaged", now_ms=NOW_MS)
+    store_marks(log_dir.root.native(), {where: "damaged"}, now_ms=NOW_MS)
     sizes = {int(path.stem): path.stat().st_size for path in (log_dir.path / "t-0").glob("*.log")}
     *closed, _ = sorted(sizes)
     uncleanable_bytes = collected(log_dir)["uncleanable-bytes"]

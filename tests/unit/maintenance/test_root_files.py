@@ -20,7 +20,7 @@ from pyspark_kafkalog.maintenance.cleaner import run_record
 from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
 from pyspark_kafkalog.maintenance.cleaner.logs import CLEAN_ACTION
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRecord, CleanOffset, RecordFiles, read_uncleanable
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport, empty_report, failed
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, empty_report, failed
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_once
 from pyspark_kafkalog.maintenance.retention import delete_records
 from pyspark_kafkalog.maintenance.retention.delete import RETENTION_JOB

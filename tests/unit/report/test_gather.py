@@ -13,7 +13,7 @@ from fakes.clock import Clock
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.cleaner.run_record import mark_uncleanable
+from pyspark_kafkalog.maintenance.cleaner.run_record import store_marks
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.report import heavy_keys
@@ -188,7 +188,7 @@ def test_offsets_deleted_before_group_read_them_are_found(tmp_path: Path) -> Non
 
 def test_uncleanable_partition_is_found(tmp_path: Path) -> None:
     log_dir = lively_root(tmp_path / "root")
-    mark_uncleanable(log_dir.root.native(), TopicPartition("customers", 1), "no room", now_ms=NOW_MS)
+    store_marks(log_dir.root.native(), {TopicPartition("customers", 1): "no room"}, now_ms=NOW_MS)
 
     finding = next(each for each in look(log_dir).findings if each.title == "Uncleanable")
 

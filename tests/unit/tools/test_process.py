@@ -17,7 +17,7 @@ from patience import PATIENCE_S
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.maintenance.jobs.partition_lock import locks_at_once
+from pyspark_kafkalog.maintenance.jobs.partition import locks_at_once
 from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
 from pyspark_kafkalog.root.commit.open_logs import OPEN_LOGS
 from pyspark_kafkalog.server.config import ConnectionSettings

@@ -19,14 +19,15 @@ from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
 from pyspark_kafkalog.maintenance.cleaner.logs import CleanerLimits
 from pyspark_kafkalog.maintenance.cleaner.spread import clean_spread
-from pyspark_kafkalog.maintenance.jobs.partition_lock import (
+from pyspark_kafkalog.maintenance.jobs.partition import (
+    ANOTHER_RUN,
     MaintenanceLostError,
+    PartitionReport,
     file_claim,
     join_partition_lock,
     partition_lock,
     shared_partition_lock,
 )
-from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.storage.names import TopicPartition
 

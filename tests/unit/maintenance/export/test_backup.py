@@ -17,7 +17,7 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError, ProducerFencedError
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.export.export import export_to
-from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.jobs.partition import partition_lock
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records

@@ -17,7 +17,7 @@ from patience import wait_until
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance import merge
 from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import SOME_FAILED, Job, JobRun, run_once
 from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks
 from pyspark_kafkalog.maintenance.merge import MERGE_JOB, merge_segments

@@ -23,14 +23,13 @@ from pyspark_kafkalog.maintenance.cleaner.run_record import (
     UNCLEANABLE_FILE,
     CleanerRun,
     RecordFiles,
-    mark_cleanable,
-    mark_uncleanable,
     read_last_run,
     read_uncleanable,
     record_place,
+    store_marks,
     write_last_run,
 )
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import ALL_FINE, SOME_FAILED, JobRun, run_chunks, run_loop, run_once
 from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks, stop_signal
@@ -262,21 +261,21 @@ def test_uncleanable_marks_persist_until_cleared_or_topic_is_recreated(root: Pat
     own = log_dir.root.native()
     first, second = TopicPartition("orders", 0), TopicPartition("orders", 2)
     assert read_uncleanable(RecordFiles(root)) == {}
-    mark_uncleanable(own, second, "bad\udcff", now_ms=2)
-    mark_uncleanable(own, first, "worse", now_ms=3)
-    mark_uncleanable(own, first, "x" * 5000, now_ms=4)
-    mark_uncleanable(own, TopicPartition("nix", 0), "not there", now_ms=4)
+    store_marks(own, {second: "bad\udcff"}, now_ms=2)
+    store_marks(own, {first: "worse"}, now_ms=3)
+    store_marks(own, {first: "x" * 5000}, now_ms=4)
+    store_marks(own, {TopicPartition("nix", 0): "not there"}, now_ms=4)
     assert read_uncleanable(RecordFiles(root)) == {first: "x" * 1000, second: "bad\udcff"}
     assert [each["sinceMs"] for each in json.loads((root / UNCLEANABLE_FILE).read_text())["partitions"]] == [3, 2]
-    mark_cleanable(own, first)
+    store_marks(own, {first: None}, now_ms=0)
     assert list(read_uncleanable(RecordFiles(root))) == [second]
-    mark_cleanable(own, second)
+    store_marks(own, {second: None}, now_ms=0)
     assert not (root / UNCLEANABLE_FILE).exists()
-    mark_uncleanable(own, first, "bad", now_ms=5)
+    store_marks(own, {first: "bad"}, now_ms=5)
     log_dir.delete_topic("orders")
     log_dir.create_topic("orders", partitions=1)
     log_dir.create_topic("others", partitions=1)
-    mark_uncleanable(own, TopicPartition("others", 0), "bad", now_ms=6)
+    store_marks(own, {TopicPartition("others", 0): "bad"}, now_ms=6)
     assert list(read_uncleanable(RecordFiles(root))) == [TopicPartition("others", 0)]
 
 
@@ -302,12 +301,12 @@ def test_marks_in_object_store_persist_until_cleared() -> None:
     log_dir.create_topic("orders", partitions=2)
     root, bucket = log_dir.root.native(), store_of(url).bucket
     first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
-    mark_uncleanable(root, first, "bad", now_ms=2)
-    mark_uncleanable(root, second, "worse", now_ms=3)
+    store_marks(root, {first: "bad"}, now_ms=2)
+    store_marks(root, {second: "worse"}, now_ms=3)
     assert read_uncleanable(record_place(root)) == {first: "bad", second: "worse"}
     assert verify(log_dir.root).is_sound
     for each in (first, second):
-        mark_cleanable(root, each)
+        store_marks(root, {each: None}, now_ms=0)
     assert UNCLEANABLE_FILE not in bucket
     bucket.write(UNCLEANABLE_FILE, b"{")
     assert read_uncleanable(record_place(root)) == {}

@@ -11,7 +11,7 @@ import time
 import pytest
 from patience import PATIENCE_S, wait_until
 
-from pyspark_kafkalog.maintenance.jobs.session import _held_back_stderr
+from pyspark_kafkalog.maintenance.jobs.tasks import _held_back_stderr
 
 PROGRAM = """
 import sys

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN, PartitionReport
+from pyspark_kafkalog.maintenance.jobs.partition import ANOTHER_RUN, PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines, TextReport
 from pyspark_kafkalog.tools.main import main

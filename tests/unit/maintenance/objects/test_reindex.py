@@ -13,7 +13,7 @@ from fakes.faulty_store import Fault
 from fakes.stopping_filesystem import Killed
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.maintenance.objects.reindex import reindex_log
 from pyspark_kafkalog.maintenance.reindex import reindex

@@ -18,7 +18,7 @@ from builders.tiered_logs import SMALL_SEGMENTS, T0, fill
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.reindex import reindex
 from pyspark_kafkalog.maintenance.verify.verify import verify

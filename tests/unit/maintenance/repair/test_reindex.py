@@ -10,7 +10,7 @@ import pytest
 from repository import FIXTURES
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+from pyspark_kafkalog.maintenance.jobs.partition import partition_lock
 from pyspark_kafkalog.maintenance.reindex import reindex
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 

@@ -24,8 +24,7 @@ from pyspark_kafkalog.errors import ReadOnlyLogDirError
 from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata, group_partition, offset_key, offset_value
 from pyspark_kafkalog.groups.offsets_topic import append_records, ensure_offsets_topic
 from pyspark_kafkalog.groups.offsets_topic import partition_lock as locked_group
-from pyspark_kafkalog.maintenance.jobs.partition_lock import LOCK_FILE, partition_lock
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.partition import LOCK_FILE, PartitionReport, partition_lock
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_once
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError
 from pyspark_kafkalog.maintenance.verify.findings import Finding, Severity

@@ -14,7 +14,7 @@ from repository import FIXTURES
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError, ReadOnlyLogDirError, UnknownTopicError
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.root.protocol import Root
@@ -217,7 +217,7 @@ def test_reader_of_deleted_records_gets_offset_out_of_range(log_dir: LogDir, clo
 
 
 def test_partition_locked_by_another_run_is_skipped(log_dir: LogDir) -> None:
-    from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
+    from pyspark_kafkalog.maintenance.jobs.partition import partition_lock
 
     make(log_dir, retention_bytes="5000")
     make(log_dir, topic="other", retention_bytes="5000")

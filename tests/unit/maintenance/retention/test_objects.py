@@ -14,7 +14,7 @@ from fakes.stopping_filesystem import Killed
 
 from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.groups.group import Group
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.objects.clean_up import clean_up_root
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention

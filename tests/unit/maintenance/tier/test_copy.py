@@ -15,8 +15,7 @@ from fakes.faulty_store import Call, Fault, FaultyStore
 from pyspark_kafkalog.errors import InvalidConfigError, LogDirError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance import tier
-from pyspark_kafkalog.maintenance.jobs.partition_lock import partition_lock
-from pyspark_kafkalog.maintenance.jobs.report import ANOTHER_RUN
+from pyspark_kafkalog.maintenance.jobs.partition import ANOTHER_RUN, partition_lock
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.tier import due, tier_segments

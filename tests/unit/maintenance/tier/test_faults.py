@@ -18,7 +18,7 @@ from tiers import Sample
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance import tier
-from pyspark_kafkalog.maintenance.jobs.report import PartitionReport
+from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.metadata.extents import planned_at_of
 from pyspark_kafkalog.storage.filesystem import FileSystem
