@@ -17,7 +17,7 @@ other writes without room are left to the next run. Removing the files frees the
 From the commit on the records are invisible to new reads. A read that was planned before may still return them, or fail
 because they are gone (OffsetOutOfRangeError). The next run completes the work after a crash at any step.
 
-*On a file system* (`RetainedFiles`)
+*On a file system*
 
     plan      under the partition's maintenance lock, from the image, the directory and the time indexes
     remove    rename the files below the local log start to `.deleted` (delete_records.py); remove files renamed at
@@ -25,11 +25,11 @@ because they are gone (OffsetOutOfRangeError). The next run completes the work a
     finish    remove staged files of writes that were abandoned for staging.retention.ms; delete from remote storage
               what commits have dropped, and what killed copies have left (objects/clean_up.py)
 
-*In an object store* (`RetainedObjects`) whole segment objects and runs are deleted, by the rules for segments. The
-commit that raises log starts drops the extents below from the image (metadata/extent_changes.trimmed), which lists
-their objects as dropped. No lock is held: log starts only rise, so that the plans of two runs agree. The end of the run
-cleans up the root (objects/clean_up.py), which deletes objects that any commit has dropped, and those of abandoned
-writes. The remote segments of a file root are dropped and deleted in the same way.
+*In an object store* whole segment objects and runs are deleted, by the rules for segments. The commit that raises log
+starts drops the extents below from the image (metadata/extent_changes.trimmed), which lists their objects as dropped.
+No lock is held: log starts only rise, so that the plans of two runs agree. The end of the run cleans up the root
+(objects/clean_up.py), which deletes objects that any commit has dropped, and those of abandoned writes. The remote
+segments of a file root are dropped and deleted in the same way.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ PARTITIONS_A_COMMIT: Final = 128
 _PARTITIONS_A_TASK: Final = 1_024
 
 
-class RetainedFiles:
+class _RetainedFiles:
     """The logs of a root on a file system, for one run."""
 
     def __init__(self, root: FileRoot, now_ms: int | None, *, dry_run: bool) -> None:
@@ -204,7 +204,7 @@ class RetainedFiles:
             remove_abandoned(root.path, staged, now_ns=now_ns, retention_ms=retention_ms, fs=root.fs)
 
 
-class RetainedObjects:
+class _RetainedObjects:
     """The logs of a root in an object store, for one run."""
 
     def __init__(self, root: ObjectRoot, now_ms: int | None) -> None:
@@ -322,8 +322,8 @@ def retain(
 def _logs_of(root: NativeRoot, *, now_ms: int | None, dry_run: bool) -> RetainedLogs:
     return logs_of(
         root,
-        lambda root: RetainedFiles(root, now_ms, dry_run=dry_run),
-        lambda root: RetainedObjects(root, now_ms),
+        lambda root: _RetainedFiles(root, now_ms, dry_run=dry_run),
+        lambda root: _RetainedObjects(root, now_ms),
     )
 
 

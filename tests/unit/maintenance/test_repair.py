@@ -28,7 +28,8 @@ from pyspark_kafkalog.maintenance.jobs.partition import LOCK_FILE, PartitionRepo
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_once
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError
 from pyspark_kafkalog.maintenance.verify.findings import Finding, Severity
-from pyspark_kafkalog.maintenance.verify.verify import VerifyJob, verify
+from pyspark_kafkalog.maintenance.verify.job import VerifyJob
+from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.image import UNKNOWN_ENDS
 from pyspark_kafkalog.metadata.local.backend import LocalSnapshots
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_offset_checkpoint, write_offset_checkpoint
