@@ -52,7 +52,7 @@ LIMITS: Mapping[str, Limit] = {
     "lines of the package": Limit(119_200, 2500),
     "lines of the tests": Limit(115_000, 2500),
     "decisions by kind of root": Limit(82, 25),
-    "names of two classes": Limit(15, 5),
+    "names of two classes": Limit(10, 5),
     "imports in functions": Limit(146, 25),
     "odd sentences": Limit(9, 9),
     "wide lines of pages": Limit(0, 0),
