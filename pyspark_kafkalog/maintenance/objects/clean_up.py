@@ -22,7 +22,7 @@ name them any more. If nothing of it was ever committed, what a killed copy has 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -150,6 +150,43 @@ def _moved_horizon(until_ms: int, image: MetadataImage) -> list[MetadataRecord]:
     return [StagingHorizonRecord(horizon_offset=last.commit_offset + 1)]
 
 
+@dataclass(frozen=True, slots=True)
+class Unnamed:
+    """An object that no commit names. It was planned at the metadata offset `planned_at`, for the topic `topic_id`.
+
+    `planned_at` None: it is neither a data object nor one of a segment. `topic_id` None: it is not one of a segment.
+    """
+
+    found: ObjectMetadata
+    planned_at: int | None = None
+    topic_id: str | None = None
+
+
+def unnamed(image: MetadataImage, listed: Iterable[ObjectMetadata], layout: OwnLayout) -> Iterator[Unnamed]:
+    """Those of the `listed` objects of a store, without the commit log, that `image` does not name.
+
+    What a commit has dropped is named until it is deleted. In remote storage, objects with other keys than those of
+    segments are left out, and segments of topics that `image` does not know.
+    """
+    named = {each.key for each in image.objects}
+    named.update(key for each in image.dropped for key in each.data_keys)
+    segments = _segment_ids(image)
+    segments.update(segment.segment_id for each in image.dropped for segment in each.segments)
+    topic_ids = {*image.topic_names, *(segment.topic_id for each in image.dropped for segment in each.segments)}
+    owns_store = image.is_object_root
+    for each in listed:
+        if each.key.startswith(f"{METADATA_DIR}/") or each.key in named:
+            continue
+        data, segment = DataKey.parse(each.key), parse_key(each.key, layout)
+        if owns_store and data is not None:
+            yield Unnamed(each, data.planned_at)
+        elif segment is not None and (owns_store or segment.partition.topic_id in topic_ids):
+            if segment.segment_id not in segments:
+                yield Unnamed(each, planned_at_of(segment.segment_id), segment.partition.topic_id)
+        elif owns_store:
+            yield Unnamed(each)
+
+
 def orphans(
     image: MetadataImage,
     objects: SegmentStore,
@@ -160,31 +197,12 @@ def orphans(
 ) -> Iterator[ObjectMetadata]:
     """The data and segment objects that have expired and that `image` does not name, and what probes have left.
 
-    Lists all objects in the store.
-
-    Objects with other keys are left out, and in remote storage those of topics that `image` does not know. All that was
-    put for `gone_topic_ids`, of deleted topics, has expired.
+    Lists all objects in the store. All that was put for `gone_topic_ids`, of deleted topics, has expired.
     """
-    horizon = image.staging_horizon.offset
-    named = {each.key for each in image.objects}
-    named.update(key for each in image.dropped for key in each.data_keys)
-    segments = _segment_ids(image)
-    segments.update(segment.segment_id for each in image.dropped for segment in each.segments)
-    topic_ids = {*image.topic_names, *(segment.topic_id for each in image.dropped for segment in each.segments)}
-    owns_store = image.is_object_root
-    for each in objects.list_objects(""):
-        if each.key.startswith(f"{METADATA_DIR}/") or each.key in named:
-            continue
-        data, segment = DataKey.parse(each.key), parse_key(each.key, layout)
-        if owns_store and data is not None:
-            is_expired = data.planned_at < horizon
-        elif segment is not None and (owns_store or segment.partition.topic_id in topic_ids):
-            expires_below = image.next_offset + 1 if segment.partition.topic_id in gone_topic_ids else horizon
-            is_expired = segment.segment_id not in segments and planned_at_of(segment.segment_id) < expires_below
-        else:
-            is_expired = owns_store and is_old_probe(each, now_ms=now_ms)
-        if is_expired:
-            yield each
+    for each in unnamed(image, objects.list_objects(""), layout):
+        expires_below = image.next_offset + 1 if each.topic_id in gone_topic_ids else image.staging_horizon.offset
+        if is_old_probe(each.found, now_ms=now_ms) if each.planned_at is None else each.planned_at < expires_below:
+            yield each.found
 
 
 def clean_up_root(root: ObjectRoot | FileRoot, *, now_ms: int | None = None) -> CleanedUp:

@@ -6,12 +6,14 @@ time index is correct if the batch with its offset has that timestamp and no ear
 entries may differ from that which the current `index.interval.bytes` would give.
 
     entries | zeros up to the preallocated length, in the active segment, and after a crash
+
+The leader epochs of batches are compared with those that a checkpoint or a commit says (`KnownEpochs`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -377,3 +379,32 @@ class IndexChecks:
     def next_position_after(self, position: int) -> int | None:
         """The next position above `position` in the offset index."""
         return None if self.offsets is None else self.offsets.entries.next_position_after(position)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownEpochs:
+    """The leader epochs that a log is said to have, and where each begins."""
+
+    epochs: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, entries: Iterable[tuple[int, int]]) -> KnownEpochs:
+        """Those of (epoch, start offset)."""
+        epochs, starts = np.array(list(entries), np.int64).reshape(-1, 2).T
+        return cls(epochs, starts)
+
+    def first_wrong(self, batches: NDArray[np.void], *, are_whole: bool) -> tuple[int, int] | None:
+        """The row of the first batch with another epoch, and the epoch that it should have; None without one.
+
+        `are_whole`: no batch lies before the first epoch. Batches without an epoch are left out.
+        """
+        if not len(self.starts):
+            return None
+        at = np.searchsorted(self.starts, batches["base_offset"], side="right") - 1
+        expected = self.epochs[np.maximum(at, 0)]
+        is_wrong = expected != batches["leader_epoch"]
+        is_wrong = is_wrong | (at < 0) if are_whole else is_wrong & (at >= 0)
+        is_wrong &= batches["leader_epoch"] >= 0
+        row = int(is_wrong.argmax())
+        return (row, int(expected[row])) if is_wrong[row] else None

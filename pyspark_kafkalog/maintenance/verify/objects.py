@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, KafkalogError
 from pyspark_kafkalog.maintenance.cleaner.run_record import LAST_RUN_FILE, UNCLEANABLE_FILE
+from pyspark_kafkalog.maintenance.objects.clean_up import Unnamed, unnamed
 from pyspark_kafkalog.maintenance.verify.findings import (
     CHECK_STORE,
     RESTORE_OBJECT,
@@ -39,14 +40,13 @@ from pyspark_kafkalog.maintenance.verify.findings import (
     UnitOutcome,
     confirmed,
 )
-from pyspark_kafkalog.maintenance.verify.indexes import IndexChecks, IndexExpectation, StoredIndex
+from pyspark_kafkalog.maintenance.verify.indexes import IndexChecks, IndexExpectation, KnownEpochs, StoredIndex
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, ScopedUnit
-from pyspark_kafkalog.metadata.extents import DataObject, planned_at_of
+from pyspark_kafkalog.metadata.extents import DataObject
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, SERVERS_FOLDER
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.object_store.store import ObjectNotFoundError
+from pyspark_kafkalog.object_store.store import ObjectMetadata, ObjectNotFoundError
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
@@ -58,13 +58,13 @@ from pyspark_kafkalog.storage.log.isolation import SegmentTransactions
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import META_PROPERTIES, TopicPartition
-from pyspark_kafkalog.storage.objects.data_object import DataKey, ObjectRun, read_footer
+from pyspark_kafkalog.storage.objects.data_object import ObjectRun, read_footer
 from pyspark_kafkalog.storage.segment.extent import Extent
 from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
 from pyspark_kafkalog.tiered.extents import TieredExtents
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.objects import SegmentStore
-from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place, index_sizes, log_key, parse_key, segment_keys
+from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place, index_sizes, log_key, segment_keys
 from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
 from pyspark_kafkalog.tiered.own_storage import OwnRemoteLog
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
@@ -93,7 +93,7 @@ def check_objects(root: ObjectRoot, *, with_footers: bool = True) -> list[Findin
     def check() -> list[Finding]:
         sink = FindingSink(None)
         listed = {
-            each.key: each.size_bytes
+            each.key: each
             for each in root.objects.list_objects("")
             if not each.key.startswith(_OWN_FOLDERS) and each.key not in _OWN_NAMES
         }
@@ -101,16 +101,9 @@ def check_objects(root: ObjectRoot, *, with_footers: bool = True) -> list[Findin
         image = root.store.image
         named = dict(_named_by_segments(image, OwnLayout.AIVEN))
         named.update((each.key, each.size_bytes) for each in image.objects if not each.is_inline)
-        inventory = _Inventory(root.objects, image, listed, named, "kafkalog retention or merge-segments", sink)
-        inventory.check_named()
-        for key in inventory.unnamed({key for each in image.dropped for key in each.data_keys}):
-            data, segment = DataKey.parse(key), parse_key(key, OwnLayout.AIVEN)
-            if data is not None:
-                inventory.report_unnamed(key, data.planned_at)
-            elif segment is not None:
-                inventory.report_unnamed_segment(key, segment.segment_id)
-            else:
-                inventory.report_stray(key)
+        inventory = _Inventory(root.objects, image, listed, "kafkalog retention or merge-segments", sink)
+        inventory.check_named(named)
+        inventory.check_unnamed(unnamed(image, listed.values(), OwnLayout.AIVEN))
         if with_footers:
             _check_footers(root, image, listed, sink)
         return sink.result()
@@ -128,16 +121,14 @@ def check_copied_objects(root: FileRoot) -> list[Finding]:
             return []
         try:
             store = storage.store()
-            listed = {each.key: each.size_bytes for each in store.list_objects("")}
+            listed = {each.key: each for each in store.list_objects("")}
             root.refresh()  # after the listing, which lacks what is committed meanwhile
             image = root.store.image
-            named = dict(_named_by_segments(image, storage.layout))
-            inventory = _Inventory(store, image, listed, named, "kafkalog retention", sink)
-            inventory.check_named()
-            for key in inventory.unnamed(()):
-                segment = parse_key(key, storage.layout)
-                if segment is not None and segment.partition.topic_id in image.topic_names:
-                    inventory.report_unnamed_segment(key, segment.segment_id)
+            inventory = _Inventory(store, image, listed, "kafkalog retention", sink)
+            inventory.check_named(dict(_named_by_segments(image, storage.layout)))
+            inventory.check_unnamed(
+                each for each in unnamed(image, listed.values(), storage.layout) if each.topic_id in image.topic_names
+            )
         except (OSError, KafkalogError) as error:
             sink.add(
                 Severity.ERROR,
@@ -170,70 +161,59 @@ def _named_by_segments(image: MetadataImage, layout: OwnLayout) -> Iterator[tupl
                         yield index_place(of, segment, kind, layout)[0], size_bytes
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Inventory:
-    """The objects that `image` names, and those that a listing of the store has, with their sizes in bytes.
+    """The objects that `image` names, and those that a listing of the store has, by key.
 
     `cleaner` is the command that deletes leftovers.
     """
 
     store: SegmentStore
     image: MetadataImage
-    listed: Mapping[str, int]
-    named: Mapping[str, int | None]
+    listed: Mapping[str, ObjectMetadata]
     cleaner: str
     sink: FindingSink
-    _dropped_segments: frozenset[str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self._dropped_segments = frozenset(each.segment_id for row in self.image.dropped for each in row.segments)
-
-    def check_named(self) -> None:
-        """Report objects that are named, and do not exist or have another size."""
-        for key, size_bytes in self.named.items():
+    def check_named(self, named: Mapping[str, int | None]) -> None:
+        """Report objects that are named, and do not exist or have another size in bytes."""
+        for key, size_bytes in named.items():
             found = self.listed.get(key)
             if found is None:
                 try:
-                    found = self.store.head(key).size_bytes
+                    found = self.store.head(key)
                 except FileNotFoundError:
                     self._error("missing-object", key, "an object that the metadata log names", "no such object")
                     continue
-            if size_bytes is not None and found != size_bytes:
-                self._error("object-size", key, f"{size_bytes} bytes", f"{found} bytes")
+            if size_bytes is not None and found.size_bytes != size_bytes:
+                self._error("object-size", key, f"{size_bytes} bytes", f"{found.size_bytes} bytes")
 
     def _error(self, what: str, key: str, expected: str, found: str) -> None:
         file = f"{self.store.url}/{key}"
         self.sink.add(Severity.ERROR, what, file, expected=expected, found=found, advice=RESTORE_OBJECT)
 
-    def unnamed(self, dropped: Collection[str]) -> list[str]:
-        """The keys that are listed, and neither named nor among the `dropped` ones."""
-        return sorted(self.listed.keys() - self.named.keys() - set(dropped))
-
-    def report_unnamed_segment(self, key: str, segment_id: str) -> None:
-        """Report the object of a segment that no commit names, unless a commit has dropped the segment."""
-        if segment_id not in self._dropped_segments:
-            self.report_unnamed(key, planned_at_of(segment_id))
-
-    def report_unnamed(self, key: str, planned_at: int) -> None:
-        is_expired = planned_at < self.image.staging_horizon.offset
-        self._leftover(
-            "orphan" if is_expired else "uncommitted-object",
-            key,
-            f"one planned at metadata offset {planned_at}, of {self.listed[key]} bytes, that nobody commits",
-            f"nothing: the next {self.cleaner} deletes it"
-            if is_expired
-            else f"nothing: {self.cleaner} deletes it after staging.retention.ms if nobody commits it",
-        )
-
-    def report_stray(self, key: str) -> None:
-        self._leftover("stray-object", key, "the key of something else", "nothing, or delete the object")
+    def check_unnamed(self, objects: Iterable[Unnamed]) -> None:
+        """Report objects that no commit names."""
+        for each in sorted(objects, key=lambda each: each.found.key):
+            key, size_bytes, planned_at = each.found.key, each.found.size_bytes, each.planned_at
+            if planned_at is None:
+                self._leftover("stray-object", key, "the key of something else", "nothing, or delete the object")
+                continue
+            is_expired = planned_at < self.image.staging_horizon.offset
+            self._leftover(
+                "orphan" if is_expired else "uncommitted-object",
+                key,
+                f"one planned at metadata offset {planned_at}, of {size_bytes} bytes, that nobody commits",
+                f"nothing: the next {self.cleaner} deletes it"
+                if is_expired
+                else f"nothing: {self.cleaner} deletes it after staging.retention.ms if nobody commits it",
+            )
 
     def _leftover(self, what: str, key: str, found: str, advice: str) -> None:
         file, expected = f"{self.store.url}/{key}", "an object that the metadata log names"
         self.sink.add(Severity.INFO, what, file, expected=expected, found=found, advice=advice)
 
 
-def _check_footers(root: ObjectRoot, image: MetadataImage, listed: Mapping[str, int], sink: FindingSink) -> None:
+def _check_footers(root: ObjectRoot, image: MetadataImage, listed: Collection[str], sink: FindingSink) -> None:
     """Compare the footer of each data object with the runs that the image has of it."""
 
     def footer(data: DataObject) -> frozenset[ObjectRun] | None:
@@ -557,7 +537,8 @@ def check_segment_object(
     def error(what: str, expected: object, found: object, offset: int) -> None:
         sink.add(Severity.ERROR, what, file, expected=expected, found=found, advice=RESTORE_OBJECT, offset=offset)
 
-    epochs = _EpochCheck.of(extent.segment, error)
+    epochs = KnownEpochs.of((each.leader_epoch, each.start_offset) for each in extent.segment.leader_epochs)
+    largest_ms = -1
     stored = {
         kind: StoredIndex.of_bytes(extent.index(kind), _index_name(extent, kind))
         for kind, readable in ((IndexKind.OFFSET, extent.offset_index()), (IndexKind.TIMESTAMP, extent.time_index()))
@@ -565,13 +546,30 @@ def check_segment_object(
     }
     offsets, times = stored.get(IndexKind.OFFSET), stored.get(IndexKind.TIMESTAMP)
     indexes = IndexChecks(extent.base_offset, offsets, times, sink, _CLOSED_INDEX)
-    found = read_extent(extent, epochs.add, transactions.add, lambda run: indexes.add(run.batches))
+
+    def check(run: BatchRun) -> None:
+        nonlocal largest_ms
+        batches = run.batches
+        largest_ms = max(largest_ms, int(batches["max_timestamp_ms"].max()))
+        wrong = epochs.first_wrong(batches, are_whole=True)
+        if wrong is not None:
+            row, epoch = wrong
+            batch = batches[row]
+            error(
+                "leader-epoch",
+                f"epoch {epoch}, as was committed",
+                int(batch["leader_epoch"]),
+                int(batch["base_offset"]),
+            )
+        indexes.add(batches)
+
+    found = read_extent(extent, check, transactions.add)
     indexes.finish(extent.segment.size_bytes, is_closed=True)
     if found.reached_offset != extent.end_offset and not may_have_gaps:
         error(_SHORT, *found.too_short(extent.end_offset), found.reached_offset)
     known_ms = extent.known_max_timestamp_ms
-    if epochs.largest_ms != known_ms:
-        error("largest-timestamp", f"{known_ms}, as was committed", epochs.largest_ms, extent.base_offset)
+    if largest_ms != known_ms:
+        error("largest-timestamp", f"{known_ms}, as was committed", largest_ms, extent.base_offset)
     if offsets is None or times is None:
         error("damaged-index", "offset and time indexes", "none that can be read", extent.base_offset)
     try:
@@ -586,32 +584,3 @@ def check_segment_object(
 def _index_name(extent: SegmentObjectExtent, kind: IndexKind) -> str:
     key, _ = index_place(extent.partition, extent.segment, kind, extent.layout)
     return f"{extent.store.url}/{key}, {kind.value.lower()} index"
-
-
-@dataclass(slots=True)
-class _EpochCheck:
-    """Compares the leader epochs of batches with those of the segment's commit; finds the largest timestamp."""
-
-    starts: NDArray[np.int64]
-    epochs: NDArray[np.int64]
-    error: Callable[[str, object, object, int], None]
-    largest_ms: int = -1
-
-    @classmethod
-    def of(cls, segment: SegmentObject, error: Callable[[str, object, object, int], None]) -> _EpochCheck:
-        known = segment.leader_epochs
-        starts = np.array([each.start_offset for each in known], np.int64)
-        return cls(starts, np.array([each.leader_epoch for each in known], np.int64), error)
-
-    def add(self, run: BatchRun) -> None:
-        batches = run.batches
-        self.largest_ms = max(self.largest_ms, int(batches["max_timestamp_ms"].max()))
-        if not len(self.starts):
-            return
-        at = np.searchsorted(self.starts, batches["base_offset"], side="right") - 1
-        is_wrong = (at < 0) | (self.epochs[np.maximum(at, 0)] != batches["leader_epoch"])
-        is_wrong &= batches["leader_epoch"] >= 0
-        if is_wrong.any():
-            row = int(is_wrong.argmax())
-            expected = f"epoch {int(self.epochs[max(at[row], 0)])}, as was committed"
-            self.error("leader-epoch", expected, int(batches["leader_epoch"][row]), int(batches["base_offset"][row]))

@@ -24,7 +24,13 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.verify.batches import BatchWalk
 from pyspark_kafkalog.maintenance.verify.findings import REINDEX, REPAIR, FindingSink, Read, SegmentOutcome, Severity
-from pyspark_kafkalog.maintenance.verify.indexes import IndexChecks, IndexExpectation, OffsetIndexCheck, StoredIndex
+from pyspark_kafkalog.maintenance.verify.indexes import (
+    IndexChecks,
+    IndexExpectation,
+    KnownEpochs,
+    OffsetIndexCheck,
+    StoredIndex,
+)
 from pyspark_kafkalog.maintenance.verify.producers import (
     ProducerCheck,
     Producers,
@@ -326,38 +332,27 @@ class EpochCheck:
     log_path: Path
     sink: FindingSink
     is_native: bool
-    epochs: NDArray[np.int64]
-    starts: NDArray[np.int64]
+    known: KnownEpochs
     latest: int = -1
 
     @classmethod
     def open(cls, directory: Path, log_path: Path, sink: FindingSink, *, is_native: bool) -> EpochCheck:
         """A check against the checkpoint in `directory`; an unreadable checkpoint is reported elsewhere."""
         path = directory / LEADER_EPOCH_CHECKPOINT
+        known = KnownEpochs.of(())
         with contextlib.suppress(ValueError):
             entries = LeaderEpochCheckpoint.open(path).entries
-            return cls(
-                path,
-                log_path,
-                sink,
-                is_native,
-                np.array([each.epoch for each in entries], dtype=np.int64),
-                np.array([each.start_offset for each in entries], dtype=np.int64),
-            )
-        return cls(path, log_path, sink, is_native, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+            known = KnownEpochs.of((each.epoch, each.start_offset) for each in entries)
+        return cls(path, log_path, sink, is_native, known)
 
     def add(self, batches: NDArray[np.void]) -> None:
         """Report the first batch of a run whose epoch differs from the checkpoint, and the first with a lower epoch."""
         if not len(batches):
             return
         self._check_rises(batches)
-        if not len(self.epochs):
-            return
-        at = np.searchsorted(self.starts, batches["base_offset"], side="right") - 1
-        is_wrong = (at >= 0) & (self.epochs[np.maximum(at, 0)] != batches["leader_epoch"])
-        is_wrong &= batches["leader_epoch"] >= 0
-        if is_wrong.any():
-            row = int(is_wrong.argmax())
+        wrong = self.known.first_wrong(batches, are_whole=False)
+        if wrong is not None:
+            row, epoch = wrong
             batch = batches[row]
             self.sink.add(
                 Severity.ERROR if self.is_native else Severity.WARNING,
@@ -366,7 +361,7 @@ class EpochCheck:
                 offset=int(batch["base_offset"]),
                 expected=f"epoch {int(batch['leader_epoch'])} at offset {int(batch['base_offset'])}, as its batch says "
                 f"at byte {int(batch['position'])} of {self.log_path}",
-                found=f"epoch {int(self.epochs[at[row]])}",
+                found=f"epoch {epoch}",
                 advice=REPAIR,
             )
 
