@@ -10,12 +10,14 @@ Source of the rules: LeaderEpochFileCache.endOffsetFor.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.metadata.image import MetadataImage
+import numpy as np
+
+from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
@@ -50,7 +52,8 @@ def epochs_of(root: Root, of: PartitionSnapshot) -> list[EpochEntry]:
     if of.local_directory is not None:
         stored: Iterable[EpochEntry] = LeaderEpochCheckpoint.open(of.local_directory / LEADER_EPOCH_CHECKPOINT).entries
     elif isinstance(root, NativeRoot):
-        stored = _extents_epochs(root.store.image, of)
+        partition = root.store.image.find(of.topic, of.partition)
+        stored = () if partition is None else leader_epochs(partition)
     elif of.remote is not None and isinstance(of.remote.log, BrokerRemoteLog):
         stored = [each for segment in of.remote.log.segments for each in segment.leader_epochs]
     else:
@@ -68,13 +71,16 @@ def epoch_at(epochs: Sequence[EpochEntry], offset: int) -> int:
     return epochs[at - 1].epoch if at else UNDEFINED_EPOCH
 
 
-def _extents_epochs(image: MetadataImage, of: PartitionSnapshot) -> Iterable[EpochEntry]:
-    """Those of the partition's segments and runs in an object store, of each run its own."""
-    found = image.find(of.topic, of.partition)
-    if found is None:
-        return
-    for segment in found.segments:
+def leader_epochs(partition: PartitionImage) -> Iterator[EpochEntry]:
+    """The leader epochs of a partition in an object store, each with the first offset that its extents have of it."""
+    last = -1
+    for segment in partition.segments:
         for each in segment.leader_epochs:
-            yield EpochEntry(each.leader_epoch, each.start_offset)
-    rows = found.runs.table
-    yield from map(EpochEntry, rows["leader_epoch"].tolist(), rows["base_offset"].tolist())
+            if each.leader_epoch > last:
+                yield EpochEntry(each.leader_epoch, each.start_offset)
+                last = each.leader_epoch
+    epochs, firsts = np.unique(partition.runs.table["leader_epoch"], return_index=True)
+    for epoch, first in zip(epochs.tolist(), firsts.tolist(), strict=True):
+        if epoch > last:
+            yield EpochEntry(epoch, int(partition.runs.table["base_offset"][first]))
+            last = epoch

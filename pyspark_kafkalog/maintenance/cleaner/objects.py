@@ -47,11 +47,12 @@ from pyspark_kafkalog.maintenance.cleaner.logs import (
 from pyspark_kafkalog.maintenance.cleaner.plan import plan_cleaning
 from pyspark_kafkalog.maintenance.objects.clean_up import finish_job
 from pyspark_kafkalog.maintenance.objects.merge import Merged, merge_partition
-from pyspark_kafkalog.maintenance.objects.segments import leader_epochs, replace_extents, segments_record
+from pyspark_kafkalog.maintenance.objects.segments import replace_extents, segments_record
 from pyspark_kafkalog.maintenance.retention.plan import StoredPart, stored_extents
 from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
+from pyspark_kafkalog.root.leader_epochs import leader_epochs
 from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry

@@ -35,11 +35,12 @@ from pyspark_kafkalog.maintenance.export.copy import (
     only_topics,
     tiered_segments,
 )
-from pyspark_kafkalog.maintenance.objects.segments import append_run, leader_epochs
+from pyspark_kafkalog.maintenance.objects.segments import append_run
 from pyspark_kafkalog.metadata.extents import NO_OBJECTS, NO_PRODUCER_BATCHES, NO_RUNS
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, StagingHorizon, TopicImage
 from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION
 from pyspark_kafkalog.root.admin import broker_config
+from pyspark_kafkalog.root.leader_epochs import leader_epochs
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import producers_below

@@ -42,7 +42,7 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.objects.clean_up import finish_job
-from pyspark_kafkalog.maintenance.objects.segments import append_run, leader_epochs, replace_extents, segments_record
+from pyspark_kafkalog.maintenance.objects.segments import append_run, replace_extents, segments_record
 from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import (
@@ -52,6 +52,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectStore
 from pyspark_kafkalog.root.admin import broker_config
+from pyspark_kafkalog.root.leader_epochs import leader_epochs
 from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import producers_below

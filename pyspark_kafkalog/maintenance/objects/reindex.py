@@ -27,13 +27,14 @@ from typing import Final, TypeVar
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
 from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, PartitionWork
-from pyspark_kafkalog.maintenance.objects.segments import fetch_log, leader_epochs, replace_extents, segments_record
+from pyspark_kafkalog.maintenance.objects.segments import fetch_log, replace_extents, segments_record
 from pyspark_kafkalog.maintenance.verify.findings import FindingSink, Severity
 from pyspark_kafkalog.maintenance.verify.indexes import IndexChecks, IndexExpectation, StoredIndex
 from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.root.leader_epochs import leader_epochs
 from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, parse_epochs

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,11 +23,10 @@ import numpy as np
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
 from pyspark_kafkalog.metadata.extent_changes import with_segments
-from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
+from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, SegmentObject, SegmentObjectsRecord
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ObjectStore, ObjectStoreError
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -38,21 +37,6 @@ from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 _LOG: Final = logging.getLogger(__name__)
-
-
-def leader_epochs(partition: PartitionImage) -> Iterator[EpochEntry]:
-    """The leader epochs of a partition of an object root, each with the first offset that its extents have of it."""
-    last = -1
-    for segment in partition.segments:
-        for each in segment.leader_epochs:
-            if each.leader_epoch > last:
-                yield EpochEntry(each.leader_epoch, each.start_offset)
-                last = each.leader_epoch
-    epochs, firsts = np.unique(partition.runs.table["leader_epoch"], return_index=True)
-    for epoch, first in zip(epochs.tolist(), firsts.tolist(), strict=True):
-        if epoch > last:
-            yield EpochEntry(epoch, int(partition.runs.table["base_offset"][first]))
-            last = epoch
 
 
 def append_run(log: UnifiedLog, run: BatchRun) -> int:

@@ -19,7 +19,6 @@ from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.objects import merge as merging
 from pyspark_kafkalog.maintenance.objects.clean_up import CleanedUp, clean_up, clean_up_root, finish_job, orphans
 from pyspark_kafkalog.maintenance.objects.merge import Merged, merge_partition
-from pyspark_kafkalog.maintenance.objects.segments import leader_epochs
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.metadata.extents import data_object_record, planned_at_of
 from pyspark_kafkalog.metadata.image import partition_state_record
@@ -28,6 +27,7 @@ from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ObjectStore, StoreRefusedError
 from pyspark_kafkalog.root.admin import delete_topic
+from pyspark_kafkalog.root.leader_epochs import leader_epochs
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered.layouts.aiven import AivenLayout
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
