@@ -55,7 +55,7 @@ MODULES_MAX = {
     "A Spark read": 33,
     "A Produce": 54,
     "An OffsetCommit": 66,
-    "Retention of an object root": 41,
+    "Retention of an object root": 37,
 }
 ROWS = pa.RecordBatch.from_pydict({"key": pa.array([b"a", b"b"]), "value": pa.array([b"1", b"2"])})
 
