@@ -57,10 +57,13 @@ class Staging(Protocol):
 
 
 class LocalStaging:
-    """Stages in the directories of the root at `root`; `fs` decides when the files are on disk."""
+    """Stages in the directories of the root at `root`; `fs` decides when the files are on disk.
 
-    def __init__(self, root: Path, write_id: str, task: int, *, fs: FileSystem) -> None:
-        self.task = StagingTask(root=root, write_id=write_id, task=task)
+    `planned_ns`: see StagingTask.
+    """
+
+    def __init__(self, root: Path, write_id: str, task: int, *, planned_ns: int = 0, fs: FileSystem) -> None:
+        self.task = StagingTask(root=root, write_id=write_id, task=task, planned_ns=planned_ns)
         self.fs = fs
 
     def hand_over(self, files: Sequence[StagedFile], topic_ids: Mapping[str, str]) -> tuple[Staged, ...]:

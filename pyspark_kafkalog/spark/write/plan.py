@@ -11,6 +11,7 @@ that this root is still at the path. Nothing is staged yet, so a crash leaves at
 
 from __future__ import annotations
 
+import time
 import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,7 +72,7 @@ class WritePlan:
     """The driver's plan for all tasks of a write.
 
     `identity`: the root's, None if it has none. `target` None: each row names its topic, or the topic does not exist
-    yet. `is_new`: the root does not exist yet.
+    yet. `is_new`: the root does not exist yet. `planned_ns`: when a micro-batch was planned, in ns since 1970.
     """
 
     options: WriteOptions
@@ -82,13 +83,15 @@ class WritePlan:
     is_new: bool = False
     #: The root's version, for the names of objects.
     planned_at: int = 0
+    planned_ns: int = 0
 
     def staging(self, task: int) -> Staging:
         """Where the task with that id stages its records. Raises LogDirError if another root is at the path now."""
         if isinstance(self.path, StoreAddress):
             return ObjectStaging(self.path.open(), self.write_id, task, planned_at=self.planned_at)
         check_identity(self.path, self.identity)
-        return LocalStaging(self.path, self.write_id, task, fs=flushing_file_system(LOCAL, self.options.flush))
+        fs = flushing_file_system(LOCAL, self.options.flush)
+        return LocalStaging(self.path, self.write_id, task, planned_ns=self.planned_ns, fs=fs)
 
     def of(self, micro_batch: MicroBatch) -> WritePlan:
         """The plan of `micro_batch`: in a directory the names of staged files tell query, batch and run.
@@ -148,17 +151,18 @@ def plan_stream(options: WriteOptions) -> tuple[WritePlan, Root | None]:
 
     Raises ReadOnlyLogDirError for a broker's directory, AuthorizationError if the principal may not write.
     """
-    path, write_id = _root_path(options), uuid.uuid4().hex
+    path, write_id, planned_ns = _root_path(options), uuid.uuid4().hex, time.time_ns()
     root = _existing_root(path, options.principal)
     if root is None:
-        return WritePlan(options, path, None, None, write_id, is_new=True), None
+        return WritePlan(options, path, None, None, write_id, is_new=True, planned_ns=planned_ns), None
     root.check_writable()
     target = None
     if options.topic is not None:
         root.check(AclOperation.WRITE, ResourceType.TOPIC, options.topic)
         if options.topic in root.topics():
             target = TopicTarget.open(root, options.topic)
-    return WritePlan(options, path, root.identity, target, write_id, planned_at=root.version or 0), root
+    version = root.version or 0
+    return WritePlan(options, path, root.identity, target, write_id, planned_at=version, planned_ns=planned_ns), root
 
 
 def _existing_root(path: Path | StoreAddress, principal: str | None) -> Root | None:

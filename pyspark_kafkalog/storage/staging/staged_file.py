@@ -128,11 +128,16 @@ def remove_writes(paths: Iterable[Path], is_dead: Callable[[str], bool], fs: Fil
             _discard(path, fs)
 
 
-def _remove_earlier_tries(directory: Path, write_id: str, fs: FileSystem) -> None:
-    """Remove what earlier runs left in the directory, if the write is a micro-batch. Never raises OSError."""
-    micro_batch = _MICRO_BATCH.fullmatch(write_id)
+def _remove_earlier_tries(directory: Path, task: StagingTask, fs: FileSystem) -> None:
+    """Remove what earlier runs left in the directory, if the write is a micro-batch. Never raises OSError.
+
+    Files that were written after the task's run was planned stay: a task of a failed run that still writes, when the
+    query has been started again, does not remove what the later run is about to commit.
+    """
+    micro_batch = _MICRO_BATCH.fullmatch(task.write_id)
     if micro_batch is not None and _first_visit(directory, micro_batch[1], micro_batch[3]):
-        remove_writes(staged_in(directory), lambda other: is_superseded(other, write_id), fs)
+        earlier = [path for path in staged_in(directory) if (_modified_ns(path) or 0) < task.planned_ns]
+        remove_writes(earlier, lambda other: is_superseded(other, task.write_id), fs)
 
 
 def _first_visit(directory: Path, query: str, run: str) -> bool:
@@ -272,12 +277,14 @@ class StagingTask:
     """One task's part of a write: the names of its files are `<write_id>-<task>.staged`.
 
     `is_scratch`: `root` is a directory for these files alone, where the directories of partitions are created.
+    `planned_ns`: when the driver planned a micro-batch, in ns since 1970; what other tries staged before is removed.
     """
 
     root: Path
     write_id: str
     task: int
     is_scratch: bool = False
+    planned_ns: int = 0
     open_files: OpenStagedFiles = field(default_factory=OpenStagedFiles, repr=False, compare=False)
 
     def writer(self, topic_partition: TopicPartition, fs: FileSystem) -> StagedFileWriter:
@@ -286,7 +293,7 @@ class StagingTask:
         if self.is_scratch:
             directory.mkdir(exist_ok=True)
         else:
-            _remove_earlier_tries(directory, self.write_id, fs)
+            _remove_earlier_tries(directory, self, fs)
         return StagedFileWriter(
             self.root, topic_partition, write_id=self.write_id, task=self.task, fs=fs, open_files=self.open_files
         )

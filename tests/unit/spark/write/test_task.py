@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -19,7 +20,7 @@ from pyspark_kafkalog.spark.write.plan import TopicTarget, plan_batch
 from pyspark_kafkalog.spark.write.task import StagedMessage, TaskWriter
 from pyspark_kafkalog.spark.write.writers import KafkalogBatchWriter
 from pyspark_kafkalog.storage.staging import staged_file as staging
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask
+from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask, micro_batch_write_id, write_id_of
 from pyspark_kafkalog.storage.staging.stager import RowBuffer
 
 
@@ -40,10 +41,11 @@ def stage(
     topic: str | None = "orders",
     task: int = 0,
     write_id: str = "write",
+    planned_ns: int = 0,
     **given: str,
 ) -> list[StagedFile]:
     plan, _ = plan_batch(options(root, **given, **({} if topic is None else {"topic": topic})))
-    staging_task = StagingTask(root=root, write_id=write_id, task=task)
+    staging_task = StagingTask(root=root, write_id=write_id, task=task, planned_ns=planned_ns)
     return TaskWriter(staging_task, plan, first_partition=task).write(iter(batches))
 
 
@@ -122,6 +124,19 @@ def test_failure_in_later_buffer_removes_files_staged_before(root: Path) -> None
     with pytest.raises(OSError, match="killed"):
         TaskWriter(task, plan, first_partition=0).write(iter(Failing()))
     assert staged_files(root) == []
+
+
+def test_only_a_run_planned_later_removes_what_a_try_of_a_micro_batch_staged(root: Path) -> None:
+    failed, current, next_run = (micro_batch_write_id("query", 0, run) for run in ("failed", "current", "next"))
+    stage(root, [rows(10)], write_id=current, planned_ns=2_000)
+    for path in staged_files(root):
+        os.utime(path, ns=(2_500, 2_500))
+    stage(root, [rows(10)], write_id=failed, planned_ns=1_000)  # it ran on while the query was started again
+    assert {write_id_of(path.name) for path in staged_files(root)} == {failed, current}
+    for path in staged_files(root):
+        os.utime(path, ns=(2_700, 2_700))
+    stage(root, [rows(10)], write_id=next_run, planned_ns=3_000)
+    assert {write_id_of(path.name) for path in staged_files(root)} == {next_run}
 
 
 def test_topics_of_rows_are_created_and_get_their_rows_in_order(root: Path) -> None:
