@@ -233,10 +233,13 @@ class ReadOnlyCommitter:
 
 
 def _recording(unit: CommitUnit, changed: set[TopicPartition]) -> CommitUnit:
-    """The unit; the partitions that it appends to are added to `changed`."""
+    """The unit; the partitions that it appends to are added to `changed`, at the latest when they are planned."""
+    if isinstance(unit.appends, tuple):
+        changed.update([each.topic_partition for each in unit.appends])
+        return unit
 
     def appends(image: MetadataImage) -> Sequence[LeaderAppend]:
-        planned = unit.appends(image)
+        planned = unit.appends_on(image)
         changed.update(each.topic_partition for each in planned)
         return planned
 

@@ -43,7 +43,7 @@ from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.membership import MembershipHandlers
 from pyspark_kafkalog.server.groups.offsets import OffsetHandlers, TransactionalCommits
 from pyspark_kafkalog.server.metadata import handle_find_coordinator, handle_metadata
-from pyspark_kafkalog.server.produce import produce_handler, refuse_produce, refuse_producer_id
+from pyspark_kafkalog.server.produce import Produces, refuse_produce, refuse_producer_id
 from pyspark_kafkalog.server.reads.fetch import Fetches
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions
 from pyspark_kafkalog.server.reads.log_slices import LogSlices
@@ -92,8 +92,8 @@ NO_PRODUCER_IDS: Final[Handlers] = {ApiKey.INIT_PRODUCER_ID: refuse_producer_id}
 
 
 def produce_handlers(admission: TransactionAdmission) -> Handlers:
-    """Produce; see `produce_handler`."""
-    return {ApiKey.PRODUCE: produce_handler(admission)}
+    """Produce; see `Produces`."""
+    return {ApiKey.PRODUCE: Produces(admission).handle}
 
 
 def read_handlers(root: Root, sessions: FetchSessions) -> Handlers:

@@ -36,9 +36,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -83,7 +84,6 @@ from pyspark_kafkalog.server.context import (
     READ_ONLY,
     AnyRequest,
     CloseConnection,
-    Handler,
     Request,
     ServerContext,
     Session,
@@ -95,7 +95,6 @@ from pyspark_kafkalog.server.transactions.units import TransactionAdmission
 from pyspark_kafkalog.storage.log.leader_append import REQUEST, PreparedBatches, prepare_batches
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 from pyspark_kafkalog.units import KIB, MIB
-from pyspark_kafkalog.values import quick_dataclass
 
 #: The content of a batch that is not costly: so much, or so many times its size. Whoever makes others wait for more
 #: content has to send more.
@@ -293,188 +292,156 @@ _SUBMITTING: Final = "produce submission"
 _ADMIN_CLIENT: Final = "__admin_client"
 
 
-@quick_dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Batch:
-    """The batch for one partition of a request, and its answer if it was refused."""
+    """The batch for one partition of a request. `append` is None once it is refused; then it has its `answer`.
 
+    `topic` is "" if the request states an id that no topic has.
+    """
+
+    topic: str
     index: int
     append: LeaderAppend | None = None
     header: BatchHeader | None = None
-    refused: PartitionProduceResponse | None = None
     is_costly: bool = False
+    answer: PartitionProduceResponse | None = None
 
     @property
     def is_transactional(self) -> bool:
         return self.header is not None and self.header.is_transactional
 
-
-@quick_dataclass(frozen=True, slots=True)
-class _Topic:
-    """One topic of a request. `name` is "" if the request has its id, and no topic has that."""
-
-    data: TopicProduceData
-    name: str
-    batches: Sequence[_Batch]
-    is_transactional: bool = False
-    is_costly: bool = False
+    def refuse(self, answer: PartitionProduceResponse) -> None:
+        self.append, self.answer = None, answer
 
 
-def produce_handler(admission: TransactionAdmission) -> Handler:
-    """The handler; `admission` is asked about batches with a transactional id."""
-    checks = BatchChecks()
+class Produces:
+    """The handler of a server that writes. `admission` makes the units of batches with a transactional id."""
 
-    async def handle(context: ServerContext, request: Request[ProduceRequest]) -> ProduceResponse | None:
-        body = request.body
-        # The batches of a short request are submitted before anything else of the connection is read, or checked first:
-        # then later requests wait until they are submitted.
+    def __init__(self, admission: TransactionAdmission) -> None:
+        self._admission = admission
+        self._checks = BatchChecks()
+
+    async def handle(self, context: ServerContext, request: Request[ProduceRequest]) -> ProduceResponse | None:
+        """Submit the batches of a request, and answer when they are committed; None with acks 0.
+
+        The batches of a short request are submitted before anything else of the connection is read, or checked first:
+        then later requests wait until they are submitted.
+        """
+        body, session = request.body, request.session
         budget = YieldBudget(is_whole=not request.is_long)
         if request.is_long:
             await context.run(context.root.refresh)
-        topics = [await _topic(context, checks, request, body, each, budget) for each in body.topic_data]
-        if body.transactional_id is None and any(each.is_transactional for each in topics):
-            error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            topics = [await _refused_topic(each.data, each.name, error, budget) for each in topics]
-        async with _submitting(request.session, is_check=any(each.is_costly for each in topics)) as is_checking:
-            if is_checking:
-                topics = [await _checked(context, checks, request.session, each) for each in topics]
-            submitted = []
-            for topic in topics:
-                for each in topic.batches:
-                    if each.append is not None:
-                        submitted.append(context.committer.submit(_unit(admission, request, body, each)))
-                    await budget.step()
+        batches: list[_Batch] = []
+        for topic in body.topic_data:
+            await budget.step()
+            error, name, topic_id = _check_topic(context, request, body, topic)
+            for data in topic.partition_data:
+                if error is ErrorCode.NONE:
+                    batches.append(self._batch(context, request, name, topic_id, data))
+                else:
+                    batches.append(_Batch(name, data.index, answer=_refusal(data.index, error)))
+                await budget.step()
+        if body.transactional_id is None and any(each.is_transactional for each in batches):
+            for batch in batches:
+                batch.refuse(_refusal(batch.index, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+                await budget.step()
+        if _SUBMITTING in session.attachments or any(each.is_costly for each in batches):
+            async with _after_earlier(session):
+                for batch in batches:
+                    if batch.is_costly and batch.append is not None:
+                        await self._check(context, session, batch, batch.append)
+                submitted = await self._submitted(context, request, batches, budget)
+        else:
+            submitted = await self._submitted(context, request, batches, budget)
         results = await results_in_turns(submitted)
-        remaining = iter(results)
-        answers = [await _answered(context, each, remaining, budget) for each in topics]
+        following = iter(results)
+        answers: list[PartitionProduceResponse] = []
+        for batch in batches:
+            answer = batch.answer or _committed(context, batch, next(following))
+            answers.append(answer)
+            _count(context, batch, answer)
+            await budget.step()
         if body.acks == 0:
-            failed = next((each.error_code for of in answers for each in of.partition_responses if each.error_code), 0)
+            failed = next((each.error_code for each in answers if each.error_code), 0)
             if failed:
                 raise CloseConnection(f"a Produce with acks 0 failed: {failed}")
             return None
-        return ProduceResponse(responses=tuple(answers))
+        remaining = iter(answers)
+        return ProduceResponse(
+            responses=tuple(
+                TopicProduceResponse(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partition_responses=tuple(islice(remaining, len(topic.partition_data))),
+                )
+                for topic in body.topic_data
+            )
+        )
 
-    return handle
+    def _batch(
+        self, context: ServerContext, request: AnyRequest, topic: str, topic_id: str | None, data: PartitionProduceData
+    ) -> _Batch:
+        if request.is_long and context.image().find(topic, data.index) is None:
+            # A commit would say the same of a thousand partitions as slowly as it writes to them.
+            return _Batch(topic, data.index, answer=_refusal(data.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        try:
+            view, header = _one_batch(data)
+        except KafkalogError as problem:
+            return _Batch(topic, data.index, answer=_answer(data.index, problem))
+        if header.compression_bits == CompressionType.ZSTD and request.api_version < _ZSTD_FROM:
+            return _Batch(topic, data.index, answer=_refusal(data.index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
+        append = LeaderAppend(topic_partition=TopicPartition(topic, data.index), data=view, topic_id=topic_id)
+        is_costly = self._checks.is_needed(context, topic, view, header)
+        return _Batch(topic, data.index, append, header, is_costly)
+
+    async def _check(self, context: ServerContext, session: Session, batch: _Batch, append: LeaderAppend) -> None:
+        """Check a costly batch, which may be refused."""
+        try:
+            batch.append = await self._checks.check(context, session, append)
+        except KafkalogError as problem:
+            batch.refuse(_committed(context, batch, without_frames(problem)))
+
+    async def _submitted(
+        self, context: ServerContext, request: Request[ProduceRequest], batches: Sequence[_Batch], budget: YieldBudget
+    ) -> list[asyncio.Future[tuple[AppendedRange, ...]]]:
+        """The batches that are not refused, submitted in their order."""
+        transactional_id = request.body.transactional_id
+        submitted = []
+        for batch in batches:
+            if batch.append is not None:
+                if transactional_id is not None and batch.is_transactional:
+                    unit = self._admission.produce_unit(request.api_version, transactional_id, batch.append)
+                else:
+                    unit = CommitUnit.of(batch.append)
+                submitted.append(context.committer.submit(unit))
+            await budget.step()
+        return submitted
 
 
 @contextlib.asynccontextmanager
-async def _submitting(session: Session, *, is_check: bool) -> AsyncIterator[bool]:
-    """Submits a request of the connection in the block, after the earlier ones; the value is `is_check`.
-
-    The block may only wait if `is_check`: then the next request waits until it ends.
-    """
+async def _after_earlier(session: Session) -> AsyncIterator[None]:
+    """Submits a request of the connection in the block, after the earlier ones: the next one waits until it ends."""
     earlier = session.attachments.get(_SUBMITTING)
-    if earlier is None and not is_check:
-        yield False
-        return
     submitted = asyncio.get_running_loop().create_future()
     session.attachments[_SUBMITTING] = submitted
     try:
         if isinstance(earlier, asyncio.Future):
             await asyncio.wait((earlier,))
-        yield is_check
+        yield
     finally:
         submitted.set_result(None)
         if session.attachments[_SUBMITTING] is submitted:
             del session.attachments[_SUBMITTING]
 
 
-async def _checked(context: ServerContext, checks: BatchChecks, session: Session, topic: _Topic) -> _Topic:
-    """The topic, whose costly batches are checked."""
-    if not topic.is_costly:
-        return topic
-    batches = []
-    for each in topic.batches:
-        if each.append is None or not each.is_costly:
-            batches.append(each)
-            continue
-        try:
-            batches.append(replace(each, append=await checks.check(context, session, each.append)))
-        except KafkalogError as problem:
-            error = without_frames(problem)
-            batches.append(_Batch(each.index, header=each.header, refused=_committed(context, topic, each, error)))
-    return replace(topic, batches=batches)
-
-
-def _unit(admission: TransactionAdmission, request: AnyRequest, body: ProduceRequest, batch: _Batch) -> CommitUnit:
-    assert batch.append is not None
-    assert batch.header is not None
-    if body.transactional_id is not None and batch.header.is_transactional:
-        return admission.produce_unit(request.api_version, body.transactional_id, batch.append)
-    return CommitUnit.of(batch.append)
-
-
-async def _answered(
-    context: ServerContext,
-    topic: _Topic,
-    results: Iterator[tuple[AppendedRange, ...] | BaseException],
-    budget: YieldBudget,
-) -> TopicProduceResponse:
-    """The answer for a topic, whose batches are counted."""
-    answers = []
-    for each in topic.batches:
-        answer = each.refused or _committed(context, topic, each, next(results))
-        answers.append(answer)
-        _count(context, topic, each, answer)
-        await budget.step()
-    return TopicProduceResponse(name=topic.data.name, topic_id=topic.data.topic_id, partition_responses=tuple(answers))
-
-
-def _count(context: ServerContext, topic: _Topic, batch: _Batch, answer: PartitionProduceResponse) -> None:
+def _count(context: ServerContext, batch: _Batch, answer: PartitionProduceResponse) -> None:
     if answer.error_code:
         # What does not exist has no metrics: clients may name as many topics as they like.
-        if topic.name in context.image().topics:
-            context.traffic.produce_failed(topic.name)
+        if batch.topic in context.image().topics:
+            context.traffic.produce_failed(batch.topic)
     elif batch.header is not None:
         header = batch.header
-        context.traffic.produced(topic.name, records=header.records_count, size_bytes=header.size_bytes)
-
-
-async def _topic(
-    context: ServerContext,
-    checks: BatchChecks,
-    request: AnyRequest,
-    body: ProduceRequest,
-    data: TopicProduceData,
-    budget: YieldBudget,
-) -> _Topic:
-    """One topic of the request with its batches, in their order."""
-    await budget.step()
-    error, name, topic_id = _check_topic(context, request, body, data)
-    if error is not ErrorCode.NONE:
-        return await _refused_topic(data, name, error, budget)
-    batches = []
-    for each in data.partition_data:
-        if request.is_long and context.image().find(name, each.index) is None:
-            # A commit would say the same of a thousand partitions as slowly as it writes to them.
-            batches.append(_Batch(each.index, refused=_refusal(each.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
-        else:
-            batches.append(_batch(context, checks, request, name, topic_id, each))
-        await budget.step()
-    return _Topic(
-        data,
-        name,
-        batches,
-        is_transactional=any(each.is_transactional for each in batches),
-        is_costly=any(each.is_costly for each in batches),
-    )
-
-
-def _batch(
-    context: ServerContext,
-    checks: BatchChecks,
-    request: AnyRequest,
-    name: str,
-    topic_id: str | None,
-    data: PartitionProduceData,
-) -> _Batch:
-    try:
-        view, header = _one_batch(data)
-    except KafkalogError as problem:
-        return _Batch(data.index, refused=_answer(data.index, problem))
-    if header.compression_bits == CompressionType.ZSTD and request.api_version < _ZSTD_FROM:
-        return _Batch(data.index, refused=_refusal(data.index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
-    append = LeaderAppend(topic_partition=TopicPartition(name, data.index), data=view, topic_id=topic_id)
-    return _Batch(data.index, append, header, is_costly=checks.is_needed(context, name, view, header))
+        context.traffic.produced(batch.topic, records=header.records_count, size_bytes=header.size_bytes)
 
 
 def _check_topic(
@@ -522,11 +489,11 @@ def _one_batch(data: PartitionProduceData) -> tuple[memoryview, BatchHeader]:
 
 
 def _committed(
-    context: ServerContext, topic: _Topic, batch: _Batch, result: tuple[AppendedRange, ...] | BaseException
+    context: ServerContext, batch: _Batch, result: tuple[AppendedRange, ...] | BaseException
 ) -> PartitionProduceResponse:
     """The answer for a batch that the commit took or refused."""
     answer = _answer(batch.index, result)
-    found = context.image().topics.get(topic.name) if answer.error_code in _TELLS_LOG_START else None
+    found = context.image().topics.get(batch.topic) if answer.error_code in _TELLS_LOG_START else None
     if found is None or not 0 <= batch.index < len(found.partitions):
         return answer
     return PartitionProduceResponse(
@@ -552,14 +519,6 @@ def _answer(index: int, result: tuple[AppendedRange, ...] | BaseException) -> Pa
         log_append_time_ms=appended.log_append_time_ms,
         log_start_offset=appended.log_start_offset,
     )
-
-
-async def _refused_topic(data: TopicProduceData, name: str, error: ErrorCode, budget: YieldBudget) -> _Topic:
-    refused = []
-    for each in data.partition_data:
-        refused.append(_Batch(each.index, refused=_refusal(each.index, error)))
-        await budget.step()
-    return _Topic(data, name, refused)
 
 
 def _refusal(

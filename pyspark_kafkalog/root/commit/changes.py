@@ -93,13 +93,13 @@ def _no_records(image: MetadataImage, appended: Sequence[AppendedRange]) -> Sequ
 class CommitUnit:
     """Appends, and further metadata records, that become visible together or not at all.
 
-    Both functions are called by the writer's thread with the newest image, before anything of the unit is appended,
-    and again if the commit has lost a race. `appends` is where a unit checks the image: the owner of a coordinator,
-    the epoch of a transactional id. Several appends of a unit may be for one partition; they are appended in order.
-    `size_bytes` are those of batches that clients have sent.
+    `appends` are those of the unit, or a function that makes them from the newest image. It and `records` are called by
+    the writer's thread before anything of the unit is appended, and again if the commit has lost a race. `appends` is
+    where a unit checks the image: the owner of a coordinator, the epoch of a transactional id. Several appends of a
+    unit may be for one partition; they are appended in order. `size_bytes` are those of batches that clients have sent.
     """
 
-    appends: PlanAppends
+    appends: PlanAppends | tuple[LeaderAppend, ...]
     records: PlanRecords = _no_records
     size_bytes: int = 0
 
@@ -111,7 +111,11 @@ class CommitUnit:
     @classmethod
     def of(cls, *appends: LeaderAppend) -> CommitUnit:
         """A unit of these appends."""
-        return cls(appends=lambda image: appends, size_bytes=sum(len(each.data) for each in appends))
+        return cls(appends=appends, size_bytes=sum(len(each.data) for each in appends))
+
+    def appends_on(self, image: MetadataImage) -> Sequence[LeaderAppend]:
+        """The appends, for the newest image. Raises KafkalogError if the unit is refused."""
+        return self.appends if isinstance(self.appends, tuple) else self.appends(image)
 
 
 UnitResult: TypeAlias = tuple[AppendedRange, ...] | KafkalogError

@@ -172,7 +172,7 @@ class CommitPlan:
 
     def add(self, unit: CommitUnit) -> tuple[AppendedRange, ...]:
         """Add a unit to the plan; returns what its appends get. Raises KafkalogError if the unit is refused."""
-        appends = unit.appends(self.image)
+        appends = unit.appends_on(self.image)
         if len(appends) == 1 and not unit.makes_records:
             # Nothing can refuse the unit after its only append: there is no draft to be dropped.
             return (self._opened(appends[0]).add(appends[0], self._now_ms),)

@@ -24,7 +24,7 @@ from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend
 from pyspark_kafkalog.server import produce as batch_checks
 from pyspark_kafkalog.server.context import Request, Session
-from pyspark_kafkalog.server.produce import is_costly, produce_handler
+from pyspark_kafkalog.server.produce import Produces, is_costly
 from pyspark_kafkalog.storage.log import leader_append
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import KIB, MIB
@@ -110,7 +110,7 @@ def test_large_batch_is_prepared_in_a_thread_only_if_its_topic_has_another_codec
 
 def produce(server: Coordinated, session: Session, batches: Sequence[bytes]) -> list[asyncio.Task[Any]]:
     """One request a batch, begun one after the other as by a connection."""
-    handle = produce_handler(server.admission)
+    handle = Produces(server.admission).handle
 
     async def answer(data: bytes) -> Any:
         topic = TopicProduceData(name="a", partition_data=(PartitionProduceData(index=0, records=data),))

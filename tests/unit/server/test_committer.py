@@ -40,7 +40,7 @@ class FakeWriter:
         self.commits.append(len(units))
         results: list[UnitResult] = []
         for unit in units:
-            (append,) = unit.appends(IMAGE)
+            (append,) = unit.appends_on(IMAGE)
             if not len(append.data):
                 results.append(InvalidRecordError("empty"))
                 continue

@@ -12,7 +12,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import PartitionProduceData, ProduceRequest, TopicProduceData
 from pyspark_kafkalog.server.context import Request
-from pyspark_kafkalog.server.produce import produce_handler
+from pyspark_kafkalog.server.produce import Produces
 
 
 def test_offset_is_that_of_the_batch_when_the_commit_also_begins_the_transaction(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_offset_is_that_of_the_batch_when_the_commit_also_begins_the_transaction
         body = ProduceRequest(
             transactional_id=name, acks=-1, topic_data=(TopicProduceData(name="a", partition_data=partitions),)
         )
-        response: Any = await produce_handler(server.admission)(server.context, Request(0, 12, "c", body, SESSION))
+        response: Any = await Produces(server.admission).handle(server.context, Request(0, 12, "c", body, SESSION))
         (answer,) = response.responses[0].partition_responses
         assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, first)
 
