@@ -261,7 +261,7 @@ def copied_snapshot(root: FileRoot, topic_partition: TopicPartition, offset: int
             "damaged: expected a segment in remote storage that ends there, found none: restore the file from a copy"
         )
     of = TopicIdPartition(topic.name, topic.topic_id, partition.partition)
-    return bytes(root.remote_storage.extent(of, segment).index(IndexKind.PRODUCER_SNAPSHOT))
+    return root.remote_storage.extent(of, segment).index_bytes(IndexKind.PRODUCER_SNAPSHOT)
 
 
 def _read_entries(path: Path) -> tuple[ProducerStateEntry, ...] | None:

@@ -23,7 +23,6 @@ from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT
-from pyspark_kafkalog.tiered.extents import BrokerRemoteLog
 
 UNDEFINED_EPOCH: Final = -1
 UNDEFINED_OFFSET: Final = -1
@@ -54,8 +53,8 @@ def epochs_of(root: Root, of: PartitionSnapshot) -> list[EpochEntry]:
     elif isinstance(root, NativeRoot):
         partition = root.store.image.find(of.topic, of.partition)
         stored = () if partition is None else leader_epochs(partition)
-    elif of.remote is not None and isinstance(of.remote.log, BrokerRemoteLog):
-        stored = [each for segment in of.remote.log.segments for each in segment.leader_epochs]
+    elif of.remote is not None:
+        stored = [each for segment in of.remote.log.copies for each in segment.leader_epochs]
     else:
         stored = ()
     merged = LeaderEpochCheckpoint(Path("epochs"), stored).entries  # only in memory: without those that contradict

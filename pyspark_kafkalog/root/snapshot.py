@@ -32,14 +32,14 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import broker_log_starts
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity, read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
 from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition, partition_path
-from pyspark_kafkalog.tiered.own_storage import OwnRemoteLog, OwnStorage
+from pyspark_kafkalog.tiered.own_storage import OwnStorage, own_remote_log
+from pyspark_kafkalog.tiered.remote_log import RemoteLog
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.values import check_one_of
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.producers import ProducerState
     from pyspark_kafkalog.storage.log.reader import LocalExtents, PartitionExtents
-    from pyspark_kafkalog.tiered.extents import RemoteLog
 
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 
@@ -99,9 +99,9 @@ class RemotePart:
 
     def extents(self, local: LocalExtents | None) -> PartitionExtents:
         """The whole log, with its local segments."""
-        from pyspark_kafkalog.tiered.extents import TieredExtents  # imports compiled code
+        from pyspark_kafkalog.tiered.extents import tiered_extents  # imports compiled code
 
-        return TieredExtents(self.log, None if self.is_all else local, self.look_up)
+        return tiered_extents(self.log, None if self.is_all else local, self.look_up)
 
     def part(self, start_offset: int, end_offset: int, *, committed: bool) -> RemotePart:
         """What a task needs that reads the offsets [start_offset, end_offset)."""
@@ -280,7 +280,7 @@ class OwnLookUp:
     partition: TopicIdPartition
     store_options: tuple[tuple[str, str], ...] = field(repr=False)
 
-    def __call__(self) -> OwnRemoteLog | None:
+    def __call__(self) -> RemoteLog | None:
         """As of the newest commit; None if the topic was deleted, or if nothing is remote any more.
 
         Raises LogDirError, DiskFormatError, OSError.
@@ -290,14 +290,14 @@ class OwnLookUp:
         storage = OwnStorage.of(broker_config(image), dict(self.store_options))
         if storage is None or topic is None or topic.topic_id != self.partition.topic_id:
             return None
-        return OwnRemoteLog.of(storage, topic, topic.partitions[self.partition.partition])
+        return own_remote_log(storage, topic, topic.partitions[self.partition.partition])
 
 
 def own_remote_part(
     root: Path, storage: OwnStorage, store_options: Mapping[str, str], topic: TopicImage, partition: PartitionImage
 ) -> RemotePart:
     """The remote part, without segments as long as none was copied: local segments may become remote ones."""
-    log = OwnRemoteLog.of(storage, topic, partition)
+    log = own_remote_log(storage, topic, partition)
     return RemotePart(log, OwnLookUp(str(root), log.partition, tuple(store_options.items())))
 
 

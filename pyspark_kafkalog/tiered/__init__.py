@@ -10,7 +10,8 @@ In reading order:
 - layouts: where storage plugins put a segment's objects, and how they write them
 - index_cache: indexes that a process keeps
 - remote_storage: which store and which layout, as it travels to tasks
-- extents: remote and local segments as one log
+- remote_log: the segments of a partition in a store, brokers', tiered and merged ones alike
+- extents: these segments and the tail of the log, local segments or runs, as one log
 - bucket: a partition's log from the objects alone
 - own_layouts: the layouts in which this package writes segments
 - own_segments: segments that this package writes: merged runs of object roots, and tiered segments of file roots

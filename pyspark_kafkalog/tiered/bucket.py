@@ -51,7 +51,7 @@ def read_bucket_log(
         return None
     newest = max(copies, key=lambda each: (max(each.leader_epochs)[0], each.last_offset))
     epochs = _epochs(storage, partition, newest)
-    end_offset = newest.next_offset
+    end_offset = newest.end_offset
     segments = readable_segments(copies, log_end_offset=end_offset, epochs=epochs)
     first = segments[0].start_offset if segments else end_offset
     return BucketLog(

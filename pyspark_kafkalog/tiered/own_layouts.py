@@ -18,18 +18,48 @@ from typing import Final
 
 from pyspark_kafkalog.metadata.messages.metadata_records import DroppedSegment, SegmentObject
 from pyspark_kafkalog.object_store.store import ByteRange
+from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.storage.filesystem import TEMPORARY
 from pyspark_kafkalog.storage.names import offset_file_name
+from pyspark_kafkalog.tiered.index_cache import process_cache
 from pyspark_kafkalog.tiered.layouts import aiven, local
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.layouts.segment_objects import IndexBytes, IndexKind, object_name, read_ranges
+from pyspark_kafkalog.tiered.objects import ReadableObjects
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 
 class OwnLayout(Enum):
-    """The value is that of rsm.config.layout."""
+    """The value is that of rsm.config.layout. As a ReadableLayout, it reads the segments that commits describe."""
 
     AIVEN = "aiven"
     LOCAL = "local"
+
+    @property
+    def keeps_indexes(self) -> bool:
+        return True
+
+    def log_content(self, store: ReadableObjects, of: TopicIdPartition, segment: SegmentObject) -> local.PlainLog:
+        """The segment's `.log`. Makes no request."""
+        return local.PlainLog(store, log_key(of, segment, self), segment.size_bytes)
+
+    def index(
+        self, store: ReadableObjects, of: TopicIdPartition, segment: SegmentObject, kind: IndexKind
+    ) -> IndexBytes:
+        """An index. All of an object's are got at once, and kept in this process.
+
+        Raises FileNotFoundError, CorruptRecordError if the object is shorter than the commit says.
+        """
+        key, place = index_place(of, segment, kind, self)
+        name = object_name(store, key)
+        if place is None:
+            return IndexBytes(name, b"")
+        wanted = place if self is OwnLayout.LOCAL else ByteRange(0, sum(index_sizes(segment).values()))
+
+        def load() -> tuple[Buffer, int]:
+            return read_ranges(store, key, [wanted])[0], wanted.size_bytes
+
+        data: Buffer = process_cache().get((store.url, key), load)
+        return IndexBytes(name, memoryview(data)[place.start : place.end])
 
 
 @dataclass(frozen=True, slots=True)

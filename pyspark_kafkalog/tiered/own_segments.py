@@ -14,20 +14,16 @@ import json
 import mmap
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
-from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentLeaderEpoch, SegmentObject
-from pyspark_kafkalog.object_store.store import ByteRange
-from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.storage.artefacts.index_file import MappedIndex, read_entries
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot_bytes
 from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
-from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, parse_aborted, read_aborted
+from pyspark_kafkalog.storage.artefacts.transaction_index import read_aborted
 from pyspark_kafkalog.storage.filesystem import open_to_read
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
@@ -38,16 +34,11 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.stored import largest_timestamp_ms
-from pyspark_kafkalog.tiered.byte_source import RemoteBytes
-from pyspark_kafkalog.tiered.index_cache import process_cache
-from pyspark_kafkalog.tiered.layouts.local import PlainLog
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind, object_name, read_ranges
-from pyspark_kafkalog.tiered.objects import ReadableObjects, SegmentStore
+from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.objects import SegmentStore
 from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place, index_sizes, log_key, segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition, clamp_epochs
 from pyspark_kafkalog.units import MIB
-
-_Index = TypeVar("_Index", bound=MappedIndex)
 
 #: What the manifest calls a chunk; the plugin's documentation recommends it.
 _CHUNK_BYTES: Final = 4 * MIB
@@ -60,82 +51,6 @@ _LOCAL_ORDER: Final = (
     IndexKind.LEADER_EPOCH,
     IndexKind.PRODUCER_SNAPSHOT,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentObjectExtent:
-    """A segment object as an Extent."""
-
-    store: ReadableObjects
-    partition: TopicIdPartition
-    segment: SegmentObject
-    layout: OwnLayout = OwnLayout.AIVEN
-
-    @property
-    def base_offset(self) -> int:
-        return self.segment.base_offset
-
-    @property
-    def end_offset(self) -> int:
-        return self.segment.end_offset
-
-    @property
-    def segment_id(self) -> str:
-        return self.segment.segment_id
-
-    @property
-    def known_size_bytes(self) -> int:
-        return self.segment.size_bytes
-
-    @property
-    def known_max_timestamp_ms(self) -> int:
-        return self.segment.max_timestamp_ms
-
-    def open(self) -> RemoteBytes:
-        """Open the `.log`; a missing object is found by the first read."""
-        return RemoteBytes(
-            PlainLog(self.store, log_key(self.partition, self.segment, self.layout), self.segment.size_bytes)
-        )
-
-    def offset_index(self) -> OffsetIndex | None:
-        return self._hint(OffsetIndex, IndexKind.OFFSET)
-
-    def time_index(self) -> TimeIndex | None:
-        return self._hint(TimeIndex, IndexKind.TIMESTAMP)
-
-    def aborted_transactions(self) -> list[AbortedTxn]:
-        """The entries of the transaction index. Raises FileNotFoundError, CorruptIndexError."""
-        if not self.segment.transaction_index_bytes:
-            return []
-        name, offsets = self._name(IndexKind.TRANSACTION), range(self.base_offset, self.end_offset)
-        return parse_aborted(bytes(self.index(IndexKind.TRANSACTION)), file=name, offsets=offsets)
-
-    def index(self, kind: IndexKind) -> Buffer:
-        """The bytes of an index. All of an object's are got at once, and kept in this process.
-
-        Raises FileNotFoundError, CorruptRecordError if the object is shorter than the commit says.
-        """
-        key, place = index_place(self.partition, self.segment, kind, self.layout)
-        if place is None:
-            return b""
-        is_alone = self.layout is OwnLayout.LOCAL
-        wanted = place if is_alone else ByteRange(0, sum(index_sizes(self.segment).values()))
-
-        def load() -> tuple[Buffer, int]:
-            return read_ranges(self.store, key, [wanted])[0], wanted.size_bytes
-
-        data: Buffer = process_cache().get((self.store.url, key), load)
-        return memoryview(data)[place.start : place.end]
-
-    def _name(self, kind: IndexKind) -> str:
-        return object_name(self.store, index_place(self.partition, self.segment, kind, self.layout)[0])
-
-    def _hint(self, kind: type[_Index], index_kind: IndexKind) -> _Index | None:
-        """An index that readers confirm against the batches: a missing or damaged one only costs time."""
-        try:
-            return kind.over(self.index(index_kind), self.base_offset, name=self._name(index_kind))
-        except (FileNotFoundError, DiskFormatError):
-            return None
 
 
 def put_segment(

@@ -6,17 +6,15 @@
 The configurations are in the commit log, like all others; they hold no credentials. Those come from the environment of
 each process, or from the store options with which the root was opened.
 
-An `OwnRemoteLog` is the part of one partition there. The image names the segments (metadata/image.PartitionImage), so
-that nothing is listed, and a plan carries what its tasks read.
+The image names the segments of a partition there (metadata/image.PartitionImage), so that nothing is listed, and a plan
+carries what its tasks read.
 """
 
 from __future__ import annotations
 
 import os
-from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from operator import attrgetter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +26,7 @@ from pyspark_kafkalog.object_store.location import ObjectLocation, parse_locatio
 from pyspark_kafkalog.object_store.settings import StoreSettings, store_settings
 from pyspark_kafkalog.tiered.objects import SegmentStore
 from pyspark_kafkalog.tiered.own_layouts import OwnLayout, dropped_keys, segment_keys
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
+from pyspark_kafkalog.tiered.remote_log import RemoteExtent, RemoteLog, has_transaction_index
 from pyspark_kafkalog.tiered.remote_storage import open_objects
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
@@ -37,11 +35,6 @@ LAYOUT_CONFIG: Final = "rsm.config.layout"
 
 #: Places, with commas between them, to which log directories may copy segments, and from which they read them.
 PERMITTED_VARIABLE: Final = "KAFKALOG_REMOTE_LOCATIONS"
-#: Segments with transaction indexes behind a task's range that travel with its plan.
-_LATER_SEGMENTS_MAX: Final = 64
-_NEVER_COPIED: Final = -1
-_BASE_OFFSET: Final = attrgetter("base_offset")
-_END_OFFSET: Final = attrgetter("end_offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +67,9 @@ class OwnStorage:
         check_permitted(self.location)
         return open_objects(self.location, self.settings)
 
-    def extent(self, of: TopicIdPartition, segment: SegmentObject) -> SegmentObjectExtent:
+    def extent(self, of: TopicIdPartition, segment: SegmentObject) -> RemoteExtent[SegmentObject]:
         """A segment there, to be read."""
-        return SegmentObjectExtent(self.store(), of, segment, self.layout)
+        return RemoteExtent(self.store(), of, segment, self.layout)
 
     def keys(self, of: TopicIdPartition, segment: SegmentObject) -> tuple[str, ...]:
         """The keys of all objects that the segment can have."""
@@ -87,55 +80,18 @@ class OwnStorage:
         return dropped_keys(dropped, self.layout)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnRemoteLog:
-    """A RemoteLog of segments that the root has copied, as of one image, in offset order.
-
-    `indexed` are those with a transaction index; what `part` returns has none, as it is not divided further.
-    """
-
-    storage: OwnStorage
-    partition: TopicIdPartition
-    segments: tuple[SegmentObject, ...]
-    indexed: tuple[SegmentObject, ...]
-    highest_offset: int
-    known_end_offset: int
-    is_whole: bool = True
-
-    @staticmethod
-    def of(storage: OwnStorage, topic: TopicImage, partition: PartitionImage) -> OwnRemoteLog:
-        """The remote part of a partition; what begins at the local log start is local."""
-        segments = partition.segments
-        end_offset = segments[-1].end_offset if segments else 0
-        return OwnRemoteLog(
-            storage,
-            TopicIdPartition(topic.name, topic.topic_id, partition.partition),
-            segments,
-            tuple(each for each in segments if each.transaction_index_bytes),
-            end_offset - 1 if segments else _NEVER_COPIED,
-            max(end_offset, partition.state.local_log_start_offset),
-        )
-
-    @property
-    def location(self) -> str:
-        return self.storage.location
-
-    def extents_below(self, offset: int) -> list[SegmentObjectExtent]:
-        segments = self.segments[: bisect_left(self.segments, offset, key=_BASE_OFFSET)]
-        if not segments:
-            return []  # without opening the store
-        store = self.storage.store()
-        return [SegmentObjectExtent(store, self.partition, each, self.storage.layout) for each in segments]
-
-    def part(self, start_offset: int, end_offset: int, *, committed: bool) -> OwnRemoteLog:
-        first = bisect_right(self.segments, start_offset, key=_END_OFFSET)
-        inside = self.segments[first : bisect_left(self.segments, end_offset, lo=first, key=_BASE_OFFSET)]
-        if not committed:
-            return replace(self, segments=inside, indexed=())
-        at = bisect_left(self.indexed, end_offset, key=_BASE_OFFSET)
-        later = self.indexed[at : at + _LATER_SEGMENTS_MAX]
-        is_whole = at + len(later) == len(self.indexed)
-        return replace(self, segments=(*inside, *later), indexed=(), is_whole=is_whole)
+def own_remote_log(storage: OwnStorage, topic: TopicImage, partition: PartitionImage) -> RemoteLog:
+    """The segments that a root has copied, as of one image; what begins at the local log start is local."""
+    segments = partition.segments
+    end_offset = segments[-1].end_offset if segments else 0
+    return RemoteLog(
+        segments=segments,
+        indexed=tuple(filter(has_transaction_index, segments)),
+        storage=storage,
+        partition=TopicIdPartition(topic.name, topic.topic_id, partition.partition),
+        highest_offset=end_offset - 1,
+        known_end_offset=max(end_offset, partition.state.local_log_start_offset),
+    )
 
 
 def check_permitted(location: str) -> None:

@@ -73,7 +73,12 @@ class RemoteSegment:
     custom_metadata: bytes | None = None
 
     @property
-    def next_offset(self) -> int:
+    def base_offset(self) -> int:
+        """The start offset, as a local segment calls it."""
+        return self.start_offset
+
+    @property
+    def end_offset(self) -> int:
         """The offset after the last one."""
         return self.last_offset + 1
 

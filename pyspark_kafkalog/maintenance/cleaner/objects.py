@@ -77,8 +77,9 @@ from pyspark_kafkalog.storage.objects.spool import ScratchDirectory
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.storage.segment.stored import StoredSegment
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.own_layouts import segment_keys
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, put_segment
+from pyspark_kafkalog.tiered.own_layouts import OwnLayout, segment_keys
+from pyspark_kafkalog.tiered.own_segments import put_segment
+from pyspark_kafkalog.tiered.remote_log import RemoteExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import INT64_MAX
 
@@ -188,11 +189,11 @@ class CleanedObjects(CleanableLogs):
     def name(self, log: CleanableLog) -> str:
         return f"{self._root.objects.url}: {log.topic_partition}"
 
-    def extent(self, log: CleanableLog, segment: StoredSegment) -> SegmentObjectExtent:
+    def extent(self, log: CleanableLog, segment: StoredSegment) -> RemoteExtent[SegmentObject]:
         return self._extent(log.of, _stored(log, segment))
 
-    def _extent(self, of: TopicIdPartition, segment: SegmentObject) -> SegmentObjectExtent:
-        return SegmentObjectExtent(self._root.objects, of, segment)
+    def _extent(self, of: TopicIdPartition, segment: SegmentObject) -> RemoteExtent[SegmentObject]:
+        return RemoteExtent(self._root.objects, of, segment, OwnLayout.AIVEN)
 
     def aborted(self, log: CleanableLog) -> list[AbortedTxn]:
         """The aborted transactions that begin below the end of the dirty part, also by markers in runs.
@@ -203,7 +204,8 @@ class CleanedObjects(CleanableLogs):
         plan = log.plan
         end_offset = plan.first_uncleanable_offset
         extents = [self._extent(log.of, segment) for segment in log.partition.segments]
-        indexed = [txn for extent in extents for txn in extent.aborted_transactions() if txn.first_offset < end_offset]
+        all_indexed = (txn for extent in extents for txn in extent.aborted_transactions() or ())
+        indexed = [txn for txn in all_indexed if txn.first_offset < end_offset]
         reader = self._reader(log)
         kept = [txn for txn in indexed if txn.last_offset >= plan.first_dirty_offset or _has_marker(reader, txn)]
         return kept + aborted_transactions(log.partition.producer_batches.table, 0, end_offset)
@@ -240,7 +242,7 @@ class CleanedObjects(CleanableLogs):
             )
 
     def _write_snapshot(self, log: CleanableLog, segment: SegmentObject, directory: Path) -> None:
-        snapshot = self._extent(log.of, segment).index(IndexKind.PRODUCER_SNAPSHOT)
+        snapshot = self._extent(log.of, segment).index_bytes(IndexKind.PRODUCER_SNAPSHOT)
         segment_file(directory, segment.end_offset, PRODUCER_SNAPSHOT_SUFFIX).write_bytes(snapshot)
 
     def scratch(self, log: CleanableLog) -> AbstractContextManager[Path]:

@@ -45,7 +45,6 @@ from pyspark_kafkalog.storage.names import (
     parse_segment_file,
     random_uuid,
 )
-from pyspark_kafkalog.tiered.extents import BrokerRemoteLog
 from pyspark_kafkalog.tiered.remote_log_metadata import REMOTE_LOG_METADATA_TOPIC
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
 
@@ -128,8 +127,7 @@ class BrokerSource(Source):
 
     def segments_of(self, partition: TopicPartition) -> tuple[RemoteSegment, ...]:
         found = self.found.get(partition)
-        log = None if found is None or found.remote is None else found.remote.log
-        return log.segments if isinstance(log, BrokerRemoteLog) else ()
+        return () if found is None or found.remote is None else found.remote.log.copies
 
     def remote_segments(self) -> dict[TopicIdPartition, Sequence[RemoteSegment]]:
         return {

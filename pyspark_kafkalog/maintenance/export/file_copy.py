@@ -87,8 +87,8 @@ from pyspark_kafkalog.storage.names import (
 )
 from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
 from pyspark_kafkalog.tiered.own_storage import LAYOUT_CONFIG, LOCATION_CONFIG, OwnStorage
+from pyspark_kafkalog.tiered.remote_log import RemoteExtent
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
 from pyspark_kafkalog.units import INT32_MAX
 
@@ -439,17 +439,17 @@ def _copy_remote_part(
     return copied_bytes
 
 
-def _copy_segment(extent: SegmentObjectExtent, directory: Path, fs: FileSystem) -> int:
+def _copy_segment(extent: RemoteExtent[SegmentObject], directory: Path, fs: FileSystem) -> int:
     segment = extent.segment
     copied_bytes = fetch_log(extent, segment_file(directory, segment.base_offset, LOG_SUFFIX), fs)
     for kind, suffix in _SUFFIXES.items():
-        data = bytes(extent.index(kind))
+        data = extent.index_bytes(kind)
         if data or kind is not IndexKind.TRANSACTION:
             fs.write_file_atomic(segment_file(directory, segment.base_offset, suffix), data)
             copied_bytes += len(data)
     snapshot = segment_file(directory, segment.end_offset, PRODUCER_SNAPSHOT_SUFFIX)
     if not snapshot.exists():
-        data = bytes(extent.index(IndexKind.PRODUCER_SNAPSHOT))
+        data = extent.index_bytes(IndexKind.PRODUCER_SNAPSHOT)
         fs.write_file_atomic(snapshot, data)
         copied_bytes += len(data)
     return copied_bytes

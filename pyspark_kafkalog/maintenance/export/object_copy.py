@@ -41,7 +41,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, Stagi
 from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.leader_epochs import leader_epochs
-from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
+from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import producers_below
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint, read_epochs
@@ -162,7 +162,7 @@ class ObjectSource(Source):
                 raise UnknownTopicError(f"topic {topic_partition.topic!r} was deleted")
             return ObjectLog.of(newest, topic_partition)
 
-        extents = ObjectExtents(lambda: log, refreshed, self.root.objects)
+        extents = log.extents(self.root.objects, refreshed)
         for run in LogReader(extents, topic_partition).runs(start_offset, end_offset):
             if self.stop.is_set():
                 return

@@ -53,7 +53,7 @@ from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectStore
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.leader_epochs import leader_epochs
-from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
+from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import producers_below
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
@@ -369,11 +369,8 @@ class _PartitionMerge:
 
     def _reader(self) -> LogReader:
         of = self.plan.of.topic_partition
-        extents = ObjectExtents(
-            lambda: self.plan.log,
-            lambda: ObjectLog.of(self.metadata.refresh(), of),
-            self.objects,
-            through=self.spool.over,
+        extents = self.plan.log.extents(
+            self.objects, lambda: ObjectLog.of(self.metadata.refresh(), of), through=self.spool.over
         )
         return LogReader(extents, of)
 
@@ -419,7 +416,7 @@ class MergedObjects:
 def _tried(root: ObjectRoot, plan: MergePlan, report: PartitionReport) -> PartitionReport:
     """The report of a merge that is not made: its batches are read, as a merge reads them."""
     of = plan.of.topic_partition
-    extents = ObjectExtents(lambda: plan.log, lambda: ObjectLog.of(root.store.refresh(), of), root.objects)
+    extents = plan.log.extents(root.objects, lambda: ObjectLog.of(root.store.refresh(), of))
     try:
         for _ in LogReader(extents, of).runs(plan.start_offset, plan.end_offset):
             pass

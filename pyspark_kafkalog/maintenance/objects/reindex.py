@@ -63,7 +63,8 @@ from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.storage.segment.recovery import RebuiltIndexes, read_indexes
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place, log_key, segment_keys
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent, put_segment
+from pyspark_kafkalog.tiered.own_segments import put_segment
+from pyspark_kafkalog.tiered.remote_log import RemoteExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import INT64_MAX
 
@@ -148,7 +149,7 @@ class _Reindexing(ReindexedPartition):
 
     def go(self, segment: SegmentObject, directory: Path) -> None:
         """Check one segment, and replace it if one of its indexes is wrong."""
-        extent = SegmentObjectExtent(self.root.objects, self.of, segment)
+        extent = RemoteExtent(self.root.objects, self.of, segment, OwnLayout.AIVEN)
         fetch_log(extent, segment_file(directory, segment.base_offset, LOG_SUFFIX), flushing_file_system(LOCAL, "os"))
         stored = self._stored(segment)
         manager = self._producers_at(segment.base_offset, directory)

@@ -33,7 +33,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.segment.reader import BatchRun
 from pyspark_kafkalog.tiered.byte_source import WINDOW_BYTES
 from pyspark_kafkalog.tiered.own_layouts import segment_keys
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
+from pyspark_kafkalog.tiered.remote_log import RemoteExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 _LOG: Final = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def append_run(log: UnifiedLog, run: BatchRun) -> int:
     return int(batches["size_bytes"].sum())
 
 
-def fetch_log(extent: SegmentObjectExtent, path: Path, fs: FileSystem) -> int:
+def fetch_log(extent: RemoteExtent[SegmentObject], path: Path, fs: FileSystem) -> int:
     """Write the segment's `.log` to the new file `path`, which is then on disk; returns its bytes."""
     size_bytes = extent.known_size_bytes
     window = memoryview(bytearray(min(WINDOW_BYTES, size_bytes)))

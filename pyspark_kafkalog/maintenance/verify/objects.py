@@ -44,11 +44,12 @@ from pyspark_kafkalog.maintenance.verify.indexes import IndexChecks, IndexExpect
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, ScopedUnit
 from pyspark_kafkalog.metadata.extents import DataObject
 from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, SERVERS_FOLDER
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ObjectMetadata, ObjectNotFoundError
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
+from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.leader_epochs import parse_epochs
@@ -61,12 +62,12 @@ from pyspark_kafkalog.storage.names import META_PROPERTIES, TopicPartition
 from pyspark_kafkalog.storage.objects.data_object import ObjectRun, read_footer
 from pyspark_kafkalog.storage.segment.extent import Extent
 from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
-from pyspark_kafkalog.tiered.extents import TieredExtents
+from pyspark_kafkalog.tiered.extents import tiered_extents
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.objects import SegmentStore
 from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place, index_sizes, log_key, segment_keys
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
-from pyspark_kafkalog.tiered.own_storage import OwnRemoteLog
+from pyspark_kafkalog.tiered.own_storage import OwnStorage
+from pyspark_kafkalog.tiered.remote_log import RemoteExtent, RemoteLog
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import INT64_MAX
 
@@ -326,15 +327,15 @@ def _check_partition(root: ObjectRoot, unit: ObjectUnit, outcome: UnitOutcome) -
         now = newest()
         if now is None:
             return False
-        if isinstance(extent, SegmentObjectExtent):
+        if isinstance(extent, RemoteExtent):
             return extent.segment in now.segments
         return extent.base_offset in now.runs.table["base_offset"].tolist()
 
     sink = FindingSink(topic_partition)
     _check_order(log, state, unit.place, sink)
     check = StoredLogCheck(unit.place, sink, is_named, log.producer_batches.table, outcome.reads)
-    for extent in ObjectExtents(lambda: log, lambda: log, root.objects).current():
-        check.check(extent, may_have_gaps=isinstance(extent, SegmentObjectExtent) and extent.segment.is_cleaned)
+    for extent in log.extents(root.objects, lambda: log).current():
+        check.check(extent, may_have_gaps=isinstance(extent, RemoteExtent) and extent.segment.is_cleaned)
     if unit.are_records_checked:
         reader = root.reader(topic_partition.topic, topic_partition.partition)
         check.check_records(reader, state.log_start_offset, state.log_end_offset)
@@ -364,7 +365,7 @@ def _location(root: ObjectRoot, topic_partition: TopicPartition) -> str:
 class RemoteUnit(ScopedUnit):
     """Some segments of a file root's partition in its remote storage, `log`, to check one after the other."""
 
-    log: OwnRemoteLog
+    log: RemoteLog
     size_bytes: int
 
     def check(self, outcome: UnitOutcome, opened: Callable[[], Root]) -> None:
@@ -376,14 +377,13 @@ class RemoteUnit(ScopedUnit):
             image = MetadataStore.open(self.scope.root).image
             found = image.find(log.partition.topic, log.partition.partition)
             segments = () if found is None else found.segments
-            return isinstance(extent, SegmentObjectExtent) and extent.segment in segments
+            return isinstance(extent, RemoteExtent) and extent.segment in segments
 
         check = StoredLogCheck(f"{log.location}: {log.partition}", sink, is_named, reads=outcome.reads)
-        for segment in segments:
-            extent = log.storage.extent(log.partition, segment)
+        for extent in log.extents_below(segments[-1].end_offset):
             check.check(extent, may_have_gaps=self.scope.has_gaps is not False)
         if self.scope.are_records_checked:
-            reader = LogReader(TieredExtents(log, None, lambda: log), self.topic_partition)
+            reader = LogReader(tiered_extents(log, None, lambda: log), self.topic_partition)
             check.check_records(reader, segments[0].base_offset, segments[-1].end_offset)
         outcome.findings += sink.result()
 
@@ -392,7 +392,7 @@ def remote_units(root: FileRoot, scope: PartitionScope, *, unit_bytes: int) -> l
     """The partition's segments in remote storage, in units of at least `unit_bytes` (except the last)."""
     partition = root.partition(scope.topic_partition.topic, scope.topic_partition.partition)
     log = None if partition.remote is None else partition.remote.log
-    if not isinstance(log, OwnRemoteLog):
+    if log is None or not isinstance(log.storage, OwnStorage):
         return []
     units: list[RemoteUnit] = []
     first = size_bytes = 0
@@ -423,7 +423,7 @@ class StoredLogCheck:
         """Check the next extent. `may_have_gaps`: its last offsets may be missing, as after a cleaner."""
         own, read, is_unreadable = FindingSink(self.sink.partition), None, False
         try:
-            if isinstance(extent, SegmentObjectExtent):
+            if isinstance(extent, RemoteExtent):
                 read = check_segment_object(extent, own, self._transactions, may_have_gaps=may_have_gaps)
             else:
                 read = self._check_run(extent, own)
@@ -526,13 +526,13 @@ def read_extent(extent: Extent, *takers: Callable[[BatchRun], None]) -> ExtentRe
 
 
 def check_segment_object(
-    extent: SegmentObjectExtent, sink: FindingSink, transactions: SegmentTransactions, *, may_have_gaps: bool
+    extent: RemoteExtent[SegmentObject], sink: FindingSink, transactions: SegmentTransactions, *, may_have_gaps: bool
 ) -> Read:
     """Check one segment with its indexes, as the commit describes it; `transactions` are those of the ones before it.
 
     Raises as `read_extent`.
     """
-    file = f"{extent.store.url}/{log_key(extent.partition, extent.segment, extent.layout)}"
+    file = extent.open().name
 
     def error(what: str, expected: object, found: object, offset: int) -> None:
         sink.add(Severity.ERROR, what, file, expected=expected, found=found, advice=RESTORE_OBJECT, offset=offset)
@@ -540,7 +540,7 @@ def check_segment_object(
     epochs = KnownEpochs.of((each.leader_epoch, each.start_offset) for each in extent.segment.leader_epochs)
     largest_ms = -1
     stored = {
-        kind: StoredIndex.of_bytes(extent.index(kind), _index_name(extent, kind))
+        kind: StoredIndex.of_bytes(extent.index_bytes(kind), _index_name(extent, kind))
         for kind, readable in ((IndexKind.OFFSET, extent.offset_index()), (IndexKind.TIMESTAMP, extent.time_index()))
         if readable is not None
     }
@@ -573,14 +573,14 @@ def check_segment_object(
     if offsets is None or times is None:
         error("damaged-index", "offset and time indexes", "none that can be read", extent.base_offset)
     try:
-        transactions.check(extent.aborted_transactions(), file=_index_name(extent, IndexKind.TRANSACTION))
+        transactions.check(extent.aborted_transactions() or [], file=_index_name(extent, IndexKind.TRANSACTION))
     except CorruptIndexError as damage:
         sink.add_damage(Severity.ERROR, "transaction-index", damage, advice=_CLOSED_INDEX.advice)
-    parse_epochs(bytes(extent.index(IndexKind.LEADER_EPOCH)), file=f"{file}, leader epochs")
-    decode_snapshot(bytes(extent.index(IndexKind.PRODUCER_SNAPSHOT)), file=f"{file}, producers")
+    parse_epochs(extent.index_bytes(IndexKind.LEADER_EPOCH), file=f"{file}, leader epochs")
+    decode_snapshot(extent.index_bytes(IndexKind.PRODUCER_SNAPSHOT), file=f"{file}, producers")
     return found.read
 
 
-def _index_name(extent: SegmentObjectExtent, kind: IndexKind) -> str:
-    key, _ = index_place(extent.partition, extent.segment, kind, extent.layout)
+def _index_name(extent: RemoteExtent[SegmentObject], kind: IndexKind) -> str:
+    key, _ = index_place(extent.partition, extent.segment, kind, cast(OwnLayout, extent.layout))
     return f"{extent.store.url}/{key}, {kind.value.lower()} index"

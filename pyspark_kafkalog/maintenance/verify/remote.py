@@ -30,8 +30,8 @@ from pyspark_kafkalog.storage.artefacts.producer_snapshot import decode_snapshot
 from pyspark_kafkalog.storage.log.isolation import SegmentTransactions
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered.bucket import read_bucket_log
-from pyspark_kafkalog.tiered.extents import BrokerRemoteLog, RemoteExtent, RemoteLog
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.remote_log import RemoteExtent
 from pyspark_kafkalog.tiered.remote_log_metadata import RemotePartition
 from pyspark_kafkalog.tiered.remote_storage import RemoteStorage, RemoteStorageOption
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
@@ -71,12 +71,8 @@ def _snapshots(root: ReadOnlyRoot) -> dict[TopicIdPartition, PartitionSnapshot]:
         each.remote.log.partition: each
         for topic in root.topics()
         for each in root.topic(topic, readable_only=True).partitions
-        if each.remote is not None and (_segments_of(each.remote.log) or each.remote.log.highest_offset >= 0)
+        if each.remote is not None and (each.remote.log.copies or each.remote.log.highest_offset >= 0)
     }
-
-
-def _segments_of(log: RemoteLog) -> Sequence[RemoteSegment]:
-    return log.segments if isinstance(log, BrokerRemoteLog) else ()
 
 
 class _PartitionCheck:
@@ -114,7 +110,7 @@ class _PartitionCheck:
     def _segments(self) -> Sequence[RemoteSegment]:
         """The segments that readers read."""
         if self._noted is not None:
-            return () if self._found is None or self._found.remote is None else _segments_of(self._found.remote.log)
+            return () if self._found is None or self._found.remote is None else self._found.remote.log.copies
         log = read_bucket_log(self._storage, self._partition, self._objects)
         return () if log is None else log.segments
 
@@ -165,9 +161,9 @@ class _PartitionCheck:
         if self._found is not None:
             reached = self._found.log_start_offset
             local = self._found.local_log_start_offset
-            ends = [(each.start_offset, each.next_offset) for each in segments] + [(local, local)]
+            ends = [(each.start_offset, each.end_offset) for each in segments] + [(local, local)]
         else:
-            ends = [(each.start_offset, each.next_offset) for each in segments]
+            ends = [(each.start_offset, each.end_offset) for each in segments]
         for start_offset, next_offset in ends:
             if start_offset > reached:
                 self._sink.add(
@@ -181,19 +177,19 @@ class _PartitionCheck:
                 )
             reached = max(reached, next_offset)
         for before, after in pairwise(segments):
-            if after.start_offset < before.next_offset:
+            if after.start_offset < before.end_offset:
                 self._sink.add(
                     Severity.INFO,
                     "overlap",
                     f"{self._folder()}: segment {after.segment_id} from offset {after.start_offset}",
-                    expected=f"a start at {before.next_offset}",
+                    expected=f"a start at {before.end_offset}",
                     found=f"offsets that {before.segment_id} has too, as a new leader copies them",
                     advice="nothing: readers read each offset once",
                     offset=after.start_offset,
                 )
 
     def _check_segment(self, segment: RemoteSegment) -> None:
-        extent = RemoteExtent(self._storage, self._partition, segment)
+        extent = RemoteExtent(self._storage.store(), self._partition, segment, self._storage.layout)
         transactions = SegmentTransactions()
         read = Read()
         try:
@@ -240,7 +236,7 @@ class _PartitionCheck:
         """Whether the segment is listed, and noted, now as before: a broker may have deleted it meanwhile."""
         if self._found is not None and self._found.remote is not None:
             log = self._found.remote.look_up()
-            return log is not None and segment.segment_id in {each.segment_id for each in _segments_of(log)}
+            return log is not None and segment.segment_id in {each.segment_id for each in log.copies}
         objects = self._storage.layout.objects_of(self._storage.store(), self._partition)
         return (segment.start_offset, segment.segment_id) in self._storage.layout.copies(objects)
 

@@ -58,7 +58,7 @@ from pyspark_kafkalog.root.commit.committer import (
 from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, StoredCutFiles
 from pyspark_kafkalog.root.commit.runs import ObjectPuts, RunSpan, StagedBatches, run_attributes_of, runs_of
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
+from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.producers import (
     KnownProducers,
     LazyProducers,
@@ -168,7 +168,7 @@ def _kept_batches(store: ObjectStore, log: ObjectLog, start_offset: int, end_off
     """The batches of `log` from `start_offset` on that end at or below `end_offset`, some MiB at a time."""
     if start_offset >= end_offset:
         return
-    extents = ObjectExtents(lambda: log, lambda: log, store)
+    extents = log.extents(store, lambda: log)
     pieces: list[NDArray[np.uint8]] = []
     tables: list[NDArray[np.void]] = []
     size_bytes = 0
@@ -391,7 +391,7 @@ class ObjectAttempt(Attempt):
         else:
             first_offset = before.log_start_offset if change.keeps_records else before.log_end_offset
         if first_offset < before.log_end_offset:
-            extents = ObjectExtents(lambda: planned.log, lambda: planned.log, self._engine.objects)
+            extents = planned.log.extents(self._engine.objects, lambda: planned.log)
             cut_files.save(of, LogReader(extents, of), first_offset, before.log_end_offset)
         self._engine.producers.forget(change.topic_id, of.partition)
         self._cuts.append(planned)

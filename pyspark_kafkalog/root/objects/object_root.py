@@ -25,7 +25,7 @@ from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.root.admin import Build
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
+from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.root.staging import ObjectStaging, Staged
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
@@ -86,9 +86,9 @@ class ObjectRoot(NativeRoot):
             producers_elsewhere=lambda: self._producers(topic_partition),
         )
 
-    def _extents(self, topic_partition: TopicPartition) -> ObjectExtents:
+    def _extents(self, topic_partition: TopicPartition) -> PartitionExtents:
         log, metadata = ObjectLog.of(self._store.image, topic_partition), self._store
-        return ObjectExtents(lambda: log, lambda: _newest(log, metadata), self._objects)
+        return log.extents(self._objects, lambda: _newest(log, metadata))
 
     def _producers(self, topic_partition: TopicPartition) -> Collection[ProducerState]:
         from pyspark_kafkalog.root.objects.producers import producers_of  # not needed by readers
@@ -255,7 +255,7 @@ class PlannedObjects:
 
     def extents(self) -> PartitionExtents:
         root = self.root
-        return ObjectExtents(lambda: self.log, lambda: root.newest(self.log), root.address.open())
+        return self.log.extents(root.address.open(), lambda: root.newest(self.log))
 
     def part(self, start_offset: int, end_offset: int, *, committed: bool) -> PlannedObjects:
         return replace(self, log=self.log.part(start_offset, end_offset, committed=committed))

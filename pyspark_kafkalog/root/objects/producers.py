@@ -43,7 +43,8 @@ from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.data_object import PRODUCER_BATCH_DTYPE, ProducerBatchKind
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.objects import ReadableObjects
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
+from pyspark_kafkalog.tiered.own_layouts import OwnLayout
+from pyspark_kafkalog.tiered.remote_log import RemoteExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 if TYPE_CHECKING:
@@ -137,8 +138,8 @@ def producer_snapshot(
     store: ReadableObjects, of: TopicIdPartition, segment: SegmentObject
 ) -> tuple[ProducerStateEntry, ...]:
     """The producers at the end of a segment. Raises FileNotFoundError, CorruptIndexError, ObjectStoreError."""
-    extent = SegmentObjectExtent(store, of, segment)
-    return decode_snapshot(bytes(extent.index(IndexKind.PRODUCER_SNAPSHOT)), file=f"{extent.open().name}, producers")
+    extent = RemoteExtent(store, of, segment, OwnLayout.AIVEN)
+    return decode_snapshot(extent.index_bytes(IndexKind.PRODUCER_SNAPSHOT), file=f"{extent.open().name}, producers")
 
 
 def producers_of(image: MetadataImage, store: ObjectStore, topic_partition: TopicPartition) -> PartitionProducers:

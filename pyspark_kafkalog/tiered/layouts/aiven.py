@@ -18,7 +18,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -77,6 +77,7 @@ class AivenLayout:
     base: str = ""
     key_files: tuple[tuple[str, str], ...] = ()
     name: str = "aiven"
+    keeps_indexes: ClassVar[bool] = False
 
     def log_content(self, store: ReadableObjects, of: TopicIdPartition, segment: RemoteSegment) -> LogContent:
         manifest = self._manifest(store, self._path(of, segment) + MANIFEST)

@@ -19,7 +19,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectMetadata, ObjectNotFoundError, check_key
@@ -71,6 +71,7 @@ class LocalLayout:
 
     folder: str = ""
     name: str = "local"
+    keeps_indexes: ClassVar[bool] = False
 
     def log_content(self, store: ReadableObjects, of: TopicIdPartition, segment: RemoteSegment) -> PlainLog:
         return PlainLog(store, self._key(of, segment, LOG), segment.size_bytes)

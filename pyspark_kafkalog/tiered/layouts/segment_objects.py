@@ -57,6 +57,11 @@ class SegmentLayout(Protocol):
         """The value of the option remoteStorageLayout."""
         ...
 
+    @property
+    def keeps_indexes(self) -> bool:
+        """False: `index` makes a request each time."""
+        ...
+
     def log_content(self, store: ReadableObjects, of: TopicIdPartition, segment: RemoteSegment) -> LogContent:
         """The segment's `.log`. May make a request."""
         ...

@@ -37,7 +37,7 @@ from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place, log_key
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
+from pyspark_kafkalog.tiered.remote_log import RemoteExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.tools.main import main
 
@@ -184,7 +184,7 @@ def put_in_local_layout(root: ObjectRoot, directory: Path) -> list[SegmentObject
     for partition in topic.partitions:
         of = TopicIdPartition(TOPIC, topic.topic_id, partition.partition)
         for segment in partition.segments:
-            extent = SegmentObjectExtent(root.objects, of, segment)
+            extent = RemoteExtent(root.objects, of, segment, OwnLayout.AIVEN)
             log = directory / log_key(of, segment, OwnLayout.LOCAL)
             log.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.closing(extent.open()) as source:
@@ -192,7 +192,7 @@ def put_in_local_layout(root: ObjectRoot, directory: Path) -> list[SegmentObject
             for kind in IndexKind:
                 key, place = index_place(of, segment, kind, OwnLayout.LOCAL)
                 if place is not None or kind is not IndexKind.TRANSACTION:
-                    (directory / key).write_bytes(bytes(extent.index(kind)))
+                    (directory / key).write_bytes(extent.index_bytes(kind))
             found.append(segment)
     return found
 

@@ -24,7 +24,7 @@ from pyspark_kafkalog.root.commit.changes import FollowerAppend
 from pyspark_kafkalog.root.commit.committer import FollowerWriter
 from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
 from pyspark_kafkalog.root.commit.runs import stage_batches
-from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
+from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import producers_of
 from pyspark_kafkalog.storage.log.follower import check_batches
@@ -120,7 +120,7 @@ class Twins:
 
     def _read(self, image: MetadataImage) -> bytes:
         log = ObjectLog.of(image, OF)
-        reader = LogReader(ObjectExtents(lambda: log, lambda: log, self.stored.objects), OF)
+        reader = LogReader(log.extents(self.stored.objects, lambda: log), OF)
         pieces = []
         for run in reader.runs(self.start, self.end):
             rows = run.batches[(run.batches["last_offset"] >= self.start) & (run.batches["base_offset"] < self.end)]

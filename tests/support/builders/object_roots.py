@@ -34,7 +34,7 @@ from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.objects import inline_data
-from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
+from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
@@ -43,6 +43,7 @@ from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid
 from pyspark_kafkalog.storage.objects.upload import UploadTask, WrittenObject, settle, upload
 from pyspark_kafkalog.tiered import index_cache
+from pyspark_kafkalog.tiered.extents import LogExtents
 from pyspark_kafkalog.tiered.own_segments import put_segment, segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
@@ -106,15 +107,12 @@ class ObjectRootModel:
     def reader(self, topic_partition: TopicPartition) -> LogReader:
         return LogReader(self.extents(topic_partition), topic_partition)
 
-    def extents(self, topic_partition: TopicPartition) -> ObjectExtents:
-        def present() -> ObjectLog:
-            return ObjectLog.of(self.image, topic_partition)
-
+    def extents(self, topic_partition: TopicPartition) -> LogExtents:
         def refreshed() -> ObjectLog:
             self.refreshes += 1
-            return present()
+            return ObjectLog.of(self.image, topic_partition)
 
-        return ObjectExtents(present, refreshed, self.store)
+        return ObjectLog.of(self.image, topic_partition).extents(self.store, refreshed)
 
 
 class StoredRoot:
@@ -160,14 +158,9 @@ class StoredRoot:
             log.append_batches(before, plans, leader_epoch=partition.state.leader_epoch)
 
     def reader(self, topic_partition: TopicPartition) -> LogReader:
-        def present() -> ObjectLog:
-            return ObjectLog.of(self.metadata.image, topic_partition)
-
-        def refreshed() -> ObjectLog:
-            return ObjectLog.of(self.metadata.refresh(), topic_partition)
-
-        log_extents = ObjectExtents(present, refreshed, self.place.client())
-        return LogReader(log_extents, topic_partition)
+        log = ObjectLog.of(self.metadata.image, topic_partition)
+        extents = log.extents(self.place.client(), lambda: ObjectLog.of(self.metadata.refresh(), topic_partition))
+        return LogReader(extents, topic_partition)
 
     def check(self, scratch: Path) -> None:
         """All that was committed can be read, as from the twins."""

@@ -24,7 +24,7 @@ from pyspark_kafkalog.metadata.objects.log import (
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.bootstrap import create_object_root
 from pyspark_kafkalog.root.objects import inline_data
-from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog
+from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import PlannedRoot
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -135,6 +135,6 @@ def test_task_reads_small_writes_whose_later_commits_are_gone_one_by_one() -> No
     topic_partition = TopicPartition("t", 0)
     log = ObjectLog.of(log_dir.root.native().store.image, topic_partition)
     inline_data._caches.cache_clear()
-    reader = LogReader(ObjectExtents(lambda: log, lambda: log, store), topic_partition)
+    reader = LogReader(log.extents(store, lambda: log), topic_partition)
     values = [each for batch in reader.read(0, 10, schema=KAFKA_SCHEMA) for each in batch.column("value").to_pylist()]
     assert values == [b"%d" % number for number in range(0, 20, 2)]

@@ -147,9 +147,9 @@ def test_segments_are_chosen_as_the_model_chooses_them(history: tuple[list[int],
         offset
         for each in segments
         if each.segment_id in expected
-        for offset in range(each.start_offset, each.next_offset)
+        for offset in range(each.start_offset, each.end_offset)
     }
-    assert {offset for each in found for offset in range(each.start_offset, each.next_offset)} == covered
+    assert {offset for each in found for offset in range(each.start_offset, each.end_offset)} == covered
     starts, ends = [each.start_offset for each in found], [each.last_offset for each in found]
     assert starts == sorted(set(starts))
     assert ends == sorted(set(ends))

@@ -205,7 +205,7 @@ def test_missing_object_that_is_named_is_data_loss_that_names_it(log_dir: LogDir
     assert storage is not None
     index_cache._cache.cache_clear()
     _delete_log(log_dir, segment.base_offset)
-    with pytest.raises(OffsetOutOfRangeError, match=f"are in the remote segment {segment.segment_id}, and objects of"):
+    with pytest.raises(OffsetOutOfRangeError, match=f"are in the remote segment {segment.segment_id}, and an object"):
         rows(log_dir)
     assert rows(log_dir, segment.end_offset)
     with pytest.raises(DataLossError, match=f"records of offsets {segment.base_offset} to {segment.end_offset} are"):

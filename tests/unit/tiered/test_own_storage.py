@@ -68,7 +68,7 @@ def test_segment_put_in_a_layout_is_read_by_the_reader_of_that_layout(tmp_path: 
     objects, reader = storage.store(), LAYOUTS[layout]
     (found,) = reader.segments(objects, of, reader.objects_of(objects, of))
 
-    assert (found.start_offset, found.next_offset) == (0, segment.end_offset)
+    assert (found.start_offset, found.end_offset) == (0, segment.end_offset)
     assert found.segment_id == segment.segment_id
     assert bytes(reader.log_content(objects, of, found).window(0, len(log)).data) == log
     snapshot = segment_file(tmp_path / "log" / f"{TOPIC}-0", segment.end_offset, PRODUCER_SNAPSHOT_SUFFIX).read_bytes()

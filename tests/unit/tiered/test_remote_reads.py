@@ -30,8 +30,9 @@ from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.tiered import index_cache, remote_storage
 from pyspark_kafkalog.tiered.byte_source import WINDOW_BYTES, RemoteBytes, Window
-from pyspark_kafkalog.tiered.extents import BrokerRemoteLog, TieredExtents
+from pyspark_kafkalog.tiered.extents import tiered_extents
 from pyspark_kafkalog.tiered.index_cache import BytesCache
+from pyspark_kafkalog.tiered.remote_log import RemoteLog
 
 FIXTURE: Final = ALL[0]
 SEGMENT: Final = "tiered-0-ub7nht-nQm-AWIiVV-G6Zg/00000000000000000113-nC7UUOzYRgeCVagqhCOXow"
@@ -109,7 +110,7 @@ def test_segment_whose_object_is_missing_is_data_loss_that_names_it(
     (task,) = planned(failOnDataLoss="false")
     with caplog.at_level(logging.WARNING):
         assert list(task_rows(task)) == [*rows(0, 113), *rows(268)]
-    assert "objects of it are missing" in caplog.text
+    assert "an object of it is missing" in caplog.text
 
 
 def test_object_that_is_deleted_while_it_is_read_is_looked_up_again(store: FaultyStore, tmp_path: Path) -> None:
@@ -127,18 +128,17 @@ def test_object_that_is_deleted_while_it_is_read_is_looked_up_again(store: Fault
 def test_look_up_that_meets_a_deletion_is_repeated_before_local_segments_are_all_there_is(store: FaultyStore) -> None:
     snapshot = opened().root.partition("tiered", 0)
     assert snapshot.remote is not None
-    assert isinstance(snapshot.remote.log, BrokerRemoteLog)
     known = snapshot.remote.log
     as_planned = replace(known, segments=(), known_end_offset=0)
-    look_ups: list[BrokerRemoteLog | None] = [None, None, known]
+    look_ups: list[RemoteLog | None] = [None, None, known]
 
-    def look_up() -> BrokerRemoteLog:
+    def look_up() -> RemoteLog:
         found = look_ups.pop(0)
         if found is None:
             raise FileNotFoundError("a segment that the broker deletes just now")
         return found
 
-    extents = TieredExtents(as_planned, LocalExtents(snapshot.directory), look_up)
+    extents = tiered_extents(as_planned, LocalExtents(snapshot.directory), look_up)
     reader = LogReader(extents, snapshot.topic_partition)
     schema = opened().read("tiered", partition=0, columns=COLUMNS).schema
     batches = list(reader.read(100, 690, schema=schema, committed=False))
@@ -171,9 +171,9 @@ def test_local_segment_deleted_while_its_markers_are_read_is_read_remotely(store
     assert snapshot.remote is not None
     log = snapshot.remote.log
     local = MovingLocalLog(snapshot.directory)
-    found = TieredExtents(log, local, lambda: log).aborted_transactions(0, 690)
+    found = tiered_extents(log, local, lambda: log).aborted_transactions(0, 690)
     assert len(local.looks) == 2
-    expected = TieredExtents(log, LocalExtents(snapshot.directory), lambda: log).aborted_transactions(0, 690)
+    expected = tiered_extents(log, LocalExtents(snapshot.directory), lambda: log).aborted_transactions(0, 690)
     assert list(found.transactions) == list(expected.transactions)
 
 
@@ -210,7 +210,7 @@ def test_failing_request_is_an_error_that_names_the_object(store: FaultyStore) -
             raise ObjectNotFoundError(f"memory: no object {call.keys}")
 
     store.before = fail
-    with pytest.raises(OffsetOutOfRangeError, match="objects of it are missing"):
+    with pytest.raises(OffsetOutOfRangeError, match="an object of it is missing"):
         read(opened())
 
 

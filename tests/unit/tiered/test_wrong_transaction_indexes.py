@@ -32,7 +32,7 @@ from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
 from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range, read_same_topic
 from pyspark_kafkalog.spark.schema import read_schema
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, parse_aborted
-from pyspark_kafkalog.tiered import own_segments
+from pyspark_kafkalog.tiered import remote_log
 
 Damage = Callable[[list[AbortedTxn]], list[AbortedTxn]]
 
@@ -161,7 +161,7 @@ def test_no_aborted_record_is_read_and_no_committed_one_left_out(
         found = damage(parse_aborted(data, file=file, offsets=offsets))
         return parse_aborted(b"".join(each.pack() for each in found), file=file, offsets=offsets)
 
-    monkeypatch.setattr(own_segments, "parse_aborted", changed)
+    monkeypatch.setattr(remote_log, "parse_aborted", changed)
     refused = 0
     for start, stop in ranges:
         try:

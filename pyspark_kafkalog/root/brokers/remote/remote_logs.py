@@ -34,6 +34,7 @@ from pyspark_kafkalog.tiered.lineage import (
     highest_remote_offset,
     readable_segments,
 )
+from pyspark_kafkalog.tiered.remote_log import RemoteLog, broker_log
 from pyspark_kafkalog.tiered.remote_log_metadata import (
     REMOTE_LOG_METADATA_TOPIC,
     MetadataPartition,
@@ -43,7 +44,6 @@ from pyspark_kafkalog.tiered.remote_log_metadata import (
 from pyspark_kafkalog.tiered.segments import RemoteSegment, RemoteSegmentState, TopicIdPartition
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.tiered.extents import BrokerRemoteLog
     from pyspark_kafkalog.tiered.remote_storage import RemoteStorage, RemoteStorageOption
 
 _NEVER_TIERED: Final = INTERNAL_TOPICS | {CLUSTER_METADATA_TOPIC, REMOTE_LOG_METADATA_TOPIC}
@@ -54,7 +54,7 @@ _NO_METADATA: Final = RemoteLogMetadata()
 class FoundRemoteLog:
     """A partition's remote part, and the log start offset that a leader would raise its own to (None: leave it)."""
 
-    log: BrokerRemoteLog
+    log: RemoteLog
     first_offset: int | None
 
 
@@ -105,8 +105,6 @@ def find_remote_log(
 
     If no metadata know the partition, its objects are listed. Raises ObjectStoreError, DiskFormatError.
     """
-    from pyspark_kafkalog.tiered.extents import BrokerRemoteLog  # imports compiled code
-
     epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT).entries
     known = metadata.partitions.get(partition.key)
     if known is not None:
@@ -120,8 +118,8 @@ def find_remote_log(
     if known is None and readable:
         highest = readable[-1].last_offset
     first_offset = None if known is None else first_remote_offset(segments, epochs)
-    end_offset = readable[-1].next_offset if readable else 0
-    return FoundRemoteLog(BrokerRemoteLog(storage, partition, readable, highest, end_offset), first_offset)
+    end_offset = readable[-1].end_offset if readable else 0
+    return FoundRemoteLog(broker_log(storage, partition, readable, highest, end_offset), first_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +134,7 @@ class RemoteLookUp:
     directory: str
     partition: TopicIdPartition
 
-    def __call__(self) -> BrokerRemoteLog:
+    def __call__(self) -> RemoteLog:
         """As of now. Raises ObjectStoreError, DiskFormatError, OSError."""
         directory = Path(self.directory)
         state = load_read_only(directory, log_start_offset=0)
@@ -185,10 +183,8 @@ class RemoteLogs:
         directories = tuple(str(each) for each in self._directories)
         look_up = RemoteLookUp(self._option, directories, str(found.directory), partition)
         if partition.key not in self._metadata.partitions and not found.remote_offsets_count:
-            from pyspark_kafkalog.tiered.extents import BrokerRemoteLog  # imports compiled code
-
             # Local segments may become remote ones while they are read, and are then looked up.
-            nothing = BrokerRemoteLog(self._option.without_objects(), partition, (), NO_REMOTE_OFFSET, 0)
+            nothing = broker_log(self._option.without_objects(), partition, (), NO_REMOTE_OFFSET, 0)
             return replace(found, remote=RemotePart(nothing, look_up))
         storage = self._storage or _find_storage(self._option, self._metadata, partition)
         remote = find_remote_log(self._metadata, storage, partition, found.directory, found.log_end_offset)

@@ -20,12 +20,12 @@ from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, RemotePart
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered.bucket import BucketLog, read_bucket_log
+from pyspark_kafkalog.tiered.remote_log import RemoteLog, broker_log
 from pyspark_kafkalog.tiered.remote_storage import RemoteStorage, RemoteStorageOption
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.reader import PartitionExtents
-    from pyspark_kafkalog.tiered.extents import BrokerRemoteLog
 
 _TRIES = 5
 
@@ -60,12 +60,10 @@ class RemoteStorageRoot(ReadOnlyRoot):
         return self._objects[self._partitions_of(topic)[0]][0].topic_id
 
     def _read_snapshot(self, topic_partition: TopicPartition) -> PartitionSnapshot:
-        from pyspark_kafkalog.tiered.extents import BrokerRemoteLog  # imports compiled code
-
         of, objects = self._objects[topic_partition]
         found = _read(self._storage, of, objects)
         segments, end_offset = ((), 0) if found is None else (found.segments, found.end_offset)
-        log = BrokerRemoteLog(self._storage, of, segments, end_offset - 1, end_offset)
+        log = broker_log(self._storage, of, segments, end_offset - 1, end_offset)
         return PartitionSnapshot(
             topic=topic_partition.topic,
             partition=topic_partition.partition,
@@ -115,15 +113,13 @@ class ObjectsLookUp:
     storage: RemoteStorage
     partition: TopicIdPartition
 
-    def __call__(self) -> BrokerRemoteLog | None:
+    def __call__(self) -> RemoteLog | None:
         """As of now. Raises ObjectStoreError, DiskFormatError."""
-        from pyspark_kafkalog.tiered.extents import BrokerRemoteLog  # imports compiled code
-
         objects = self.storage.layout.objects_of(self.storage.store(), self.partition)
         found = _read(self.storage, self.partition, objects)
         if found is None:
             return None
-        return BrokerRemoteLog(self.storage, self.partition, found.segments, found.end_offset - 1, found.end_offset)
+        return broker_log(self.storage, self.partition, found.segments, found.end_offset - 1, found.end_offset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.own_layouts import segment_keys
-from pyspark_kafkalog.tiered.own_segments import SegmentObjectExtent
+from pyspark_kafkalog.tiered.own_layouts import OwnLayout, segment_keys
+from pyspark_kafkalog.tiered.remote_log import RemoteExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 NOW_MS = 1_795_400_000_000
@@ -139,14 +139,16 @@ def test_cleaned_segments_equal_those_of_file_root(tmp_path: Path, fixture: str,
     assert [each.base_offset for each in segments] == bases
     assert segments[-1].end_offset == of_files.first_uncleanable_offset
     for each in segments:
-        stored = SegmentObjectExtent(root.objects, of, each)
+        stored = RemoteExtent(root.objects, of, each, OwnLayout.AIVEN)
         log = store_of(str(log_dir.path)).bucket.body(segment_keys(of, each.base_offset, each.segment_id)[0])
         assert log == segment_file(directory, each.base_offset, LOG_SUFFIX).read_bytes()
-        assert stored.index(IndexKind.OFFSET) == segment_file(directory, each.base_offset, INDEX_SUFFIX).read_bytes()
+        assert (
+            stored.index_bytes(IndexKind.OFFSET) == segment_file(directory, each.base_offset, INDEX_SUFFIX).read_bytes()
+        )
         time_index = segment_file(directory, each.base_offset, TIME_INDEX_SUFFIX)
-        assert stored.index(IndexKind.TIMESTAMP) == time_index.read_bytes()
+        assert stored.index_bytes(IndexKind.TIMESTAMP) == time_index.read_bytes()
         txn_index = segment_file(directory, each.base_offset, TXN_INDEX_SUFFIX)
-        assert stored.index(IndexKind.TRANSACTION) == (txn_index.read_bytes() if txn_index.exists() else b"")
+        assert stored.index_bytes(IndexKind.TRANSACTION) == (txn_index.read_bytes() if txn_index.exists() else b"")
     for isolation in ("read_uncommitted", "read_committed"):
         assert records(log_dir, topic, isolation=isolation) == records(files, topic, isolation=isolation)
     check_sound(log_dir)

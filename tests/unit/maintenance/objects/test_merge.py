@@ -108,7 +108,7 @@ def test_segments_are_whole_copies_in_layout_of_aiven(root: StoredRoot, tmp_path
     of = TopicIdPartition("orders", root.topic_id, 0)
     layout = AivenLayout()
     found = layout.segments(root.objects, of, layout.objects_of(root.objects, of))
-    assert [(each.segment_id, each.start_offset, each.next_offset, each.size_bytes) for each in found] == [
+    assert [(each.segment_id, each.start_offset, each.end_offset, each.size_bytes) for each in found] == [
         (each.segment_id, each.base_offset, each.end_offset, each.size_bytes) for each in merged.segments
     ]
     for remote, own in zip(found, merged.segments, strict=True):

@@ -25,7 +25,7 @@ from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, parse_aborted
-from pyspark_kafkalog.tiered import index_cache, own_segments
+from pyspark_kafkalog.tiered import index_cache, remote_log
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
@@ -100,7 +100,7 @@ def change_all(patch: pytest.MonkeyPatch, damage: Damage, *, until: int = 1 << 6
         found = damage(found) if offsets.stop <= until else found
         return parse_aborted(b"".join(each.pack() for each in found), file=file, offsets=offsets)
 
-    patch.setattr(own_segments, "parse_aborted", changed)
+    patch.setattr(remote_log, "parse_aborted", changed)
 
 
 def clean(log_dir: LogDir) -> PartitionReport:

@@ -15,7 +15,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.record.header import crc32c
-from pyspark_kafkalog.root.objects.extents import ObjectExtents, ObjectLog, StoredBytes
+from pyspark_kafkalog.root.objects.extents import ObjectLog, StoredBytes
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.upload import UploadTask, upload
@@ -51,7 +51,7 @@ def offsets(reader: LogReader, start: int, end: int) -> list[int]:
 def test_part_has_runs_of_range_and_can_be_pickled(model: ObjectRootModel, start: int, end: int, runs: int) -> None:
     part = pickle.loads(pickle.dumps(ObjectLog.of(model.image, A).part(start, end)))
     assert len(part.runs) == len(part.objects) == runs
-    extents = ObjectExtents(lambda: part, lambda: part, model.store)
+    extents = part.extents(model.store, lambda: part)
     assert offsets(LogReader(extents, A), start, min(end, 20)) == list(range(start, min(end, 20)))
 
 
@@ -59,12 +59,13 @@ def test_pickled_part_is_small(model: ObjectRootModel) -> None:
     assert len(pickle.dumps(ObjectLog.of(model.image, A).part(5, 6))) < 1200
 
 
-def test_reader_sees_records_of_later_commits(model: ObjectRootModel, tmp_path: Path) -> None:
-    reader = model.reader(A)
-    assert offsets(reader, 0, 20) == list(range(20))
+def test_extents_have_records_of_later_commits_after_a_look_up(model: ObjectRootModel, tmp_path: Path) -> None:
+    extents = model.extents(A)
+    assert offsets(LogReader(extents, A), 0, 20) == list(range(20))
     write(model, tmp_path, 99, Plan(A, [[T0]]))
-    assert offsets(reader, 19, 21) == [19, 20]
-    assert offsets(reader, 20, 21) == [20]
+    extents.widen()
+    assert offsets(LogReader(extents, A), 19, 21) == [19, 20]
+    assert offsets(LogReader(extents, A), 20, 21) == [20]
 
 
 def test_inline_data_is_read_once_for_all_partitions(tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ def test_inline_data_is_read_once_for_all_partitions(tmp_path: Path) -> None:
     model.store.requests.clear()
     for each in (A, B, A):
         log = ObjectLog.of(model.image, each)
-        extents = ObjectExtents(lambda log=log: log, lambda log=log: log, model.store)
+        extents = log.extents(model.store, lambda log=log: log)
         assert offsets(LogReader(extents, each), 0, log.runs.table["end_offset"][-1])
     assert model.store.requests.total() == 1
 
@@ -85,7 +86,7 @@ def test_inline_data_of_an_earlier_root_at_the_same_url_with_the_same_topic_ids_
         scratch.mkdir()
         write(model, scratch, 0, Plan(A, [[T0] * records_count]), inline_bytes=10_000)
         log = ObjectLog.of(model.image, A)
-        extents = ObjectExtents(lambda log=log: log, lambda log=log: log, model.store)
+        extents = log.extents(model.store, lambda log=log: log)
         assert offsets(LogReader(extents, A), 0, records_count) == list(range(records_count))
 
 
@@ -124,7 +125,7 @@ def test_extent_that_should_exist_and_does_not_is_out_of_range(model: ObjectRoot
 
 def test_unchanged_image_gives_same_extents(model: ObjectRootModel) -> None:
     extents = model.extents(A)
-    assert extents.current() is extents.current()
+    assert extents.current() == extents.current()
     assert not extents.is_being_replaced(0)
 
 
