@@ -48,7 +48,7 @@ from pyspark_kafkalog.record.header import (
     TRANSACTIONAL_MASK,
 )
 from pyspark_kafkalog.record.reference import decode_batch
-from pyspark_kafkalog.root.brokers.metadata.image import read_topic_configs
+from pyspark_kafkalog.root.brokers.image import read_topic_configs
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES

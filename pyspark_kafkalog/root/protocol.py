@@ -3,7 +3,7 @@
     root.native.NativeRoot                a native log directory: it has a commit log; root.file_root.FileRoot is one
                                           on a file system
     root.brokers.broker_root.BrokerRoot   a Kafka broker's directory, which is read-only; several of them are one
-                                          root.brokers.replicas.broker_directories.BrokerDirectories
+                                          root.brokers.broker_directories.BrokerDirectories
     security.guarded_root.GuardedRoot     another root, opened for a principal: checks each operation, then forwards it
 
 Consumer groups, Spark's readers and writers, maintenance and the notebook take a `Root`, which

@@ -60,7 +60,7 @@ from pyspark_kafkalog.metadata.access.acl import (
     canonical_host,
     is_range,
 )
-from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata, read_metadata_of
+from pyspark_kafkalog.root.brokers.image import BrokerMetadata, read_metadata_of
 from pyspark_kafkalog.root.protocol import native_or_none
 
 if TYPE_CHECKING:

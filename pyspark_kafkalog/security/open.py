@@ -15,8 +15,8 @@ from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation, RootPath, check_path, is_object_url, parse_location
 from pyspark_kafkalog.root.bootstrap import create_root, is_vacant
+from pyspark_kafkalog.root.brokers.broker_directories import BrokerDirectories
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
-from pyspark_kafkalog.root.brokers.replicas.broker_directories import BrokerDirectories
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
@@ -28,7 +28,7 @@ from pyspark_kafkalog.storage.path_list import split_paths
 from pyspark_kafkalog.threads import bound_address_space
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.root.brokers.remote.remote_logs import RemoteLogs
+    from pyspark_kafkalog.root.brokers.remote_logs import RemoteLogs
     from pyspark_kafkalog.tiered.remote_storage import RemoteStorageOption
 
 _LOG: Final = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ def _open_directories(
 def _open_remote_storage(remote_storage: RemoteStorageOption | None) -> Root:
     if remote_storage is None:
         raise LogDirError("no path is given: name a log directory, or the remote storage of a broker")
-    from pyspark_kafkalog.root.brokers.remote.remote_storage_root import RemoteStorageRoot  # few reads have no path
+    from pyspark_kafkalog.root.brokers.remote_storage_root import RemoteStorageRoot  # few reads have no path
 
     return RemoteStorageRoot(remote_storage)
 
@@ -178,7 +178,7 @@ def _open_remote_storage(remote_storage: RemoteStorageOption | None) -> Root:
 def _remote_logs(remote_storage: RemoteStorageOption | None, paths: Sequence[Path]) -> RemoteLogs | None:
     if remote_storage is None:
         return None
-    from pyspark_kafkalog.root.brokers.remote.remote_logs import RemoteLogs  # few roots need it
+    from pyspark_kafkalog.root.brokers.remote_logs import RemoteLogs  # few roots need it
 
     return RemoteLogs(remote_storage, paths)
 

@@ -55,7 +55,7 @@ from pyspark_kafkalog.protocol.messages.cluster import (
 from pyspark_kafkalog.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from pyspark_kafkalog.protocol.messages.offsets import OffsetCommitRequestTopic, OffsetFetchRequestTopics
 from pyspark_kafkalog.protocol.messages.transactions import TxnOffsetCommitRequestTopic
-from pyspark_kafkalog.root.brokers.metadata.quorum import NO_LEADER
+from pyspark_kafkalog.root.brokers.quorum import NO_LEADER
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC

@@ -12,7 +12,6 @@ In reading order:
 - remote_storage: which store and which layout, as it travels to tasks
 - remote_log: the segments of a partition in a store, brokers', tiered and merged ones alike
 - extents: these segments and the tail of the log, local segments or runs, as one log
-- bucket: a partition's log from the objects alone
 - own_layouts: the layouts in which this package writes segments
 - own_segments: segments that this package writes: merged runs of object roots, and tiered segments of file roots
 - own_storage: where a root on a file system copies its closed segments to

@@ -42,7 +42,7 @@ from pyspark_kafkalog.metadata.access.scram import (
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.root.brokers.metadata.image import read_broker_metadata
+from pyspark_kafkalog.root.brokers.image import read_broker_metadata
 from pyspark_kafkalog.tools.command import UsageError
 from pyspark_kafkalog.tools.output import Tree, notice, output_of
 from pyspark_kafkalog.tools.running import open_log_dir

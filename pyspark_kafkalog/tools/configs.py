@@ -41,7 +41,7 @@ from pyspark_kafkalog.config.entries import (
 from pyspark_kafkalog.errors import InvalidConfigError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
-from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata
+from pyspark_kafkalog.root.brokers.image import BrokerMetadata
 from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file
 from pyspark_kafkalog.storage.names import validate_topic_name
 from pyspark_kafkalog.tools import client_configs

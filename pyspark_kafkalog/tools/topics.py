@@ -40,7 +40,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.admin import TopicChange, check_new_topic
-from pyspark_kafkalog.root.brokers.metadata.image import (
+from pyspark_kafkalog.root.brokers.image import (
     BrokerMetadata,
     BrokerPartition,
     BrokerTopic,

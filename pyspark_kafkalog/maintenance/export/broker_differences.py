@@ -22,7 +22,7 @@ from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.metadata.access.acl import Acl
 from pyspark_kafkalog.metadata.image import ALL_BROKERS, MetadataImage, TopicImage, broker_configs
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR, adopted_broker_config
-from pyspark_kafkalog.root.brokers.metadata.image import (
+from pyspark_kafkalog.root.brokers.image import (
     BrokerMetadata,
     BrokerPartition,
     BrokerTopic,

@@ -23,13 +23,13 @@ from pyspark_kafkalog.maintenance.verify.findings import CHECK_STORE, FindingSin
 from pyspark_kafkalog.maintenance.verify.objects import read_extent
 from pyspark_kafkalog.object_store.store import ObjectMetadata
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
-from pyspark_kafkalog.root.brokers.remote.remote_logs import read_remote_log_metadata
+from pyspark_kafkalog.root.brokers.remote_logs import read_remote_log_metadata
+from pyspark_kafkalog.root.brokers.remote_storage_root import read_bucket_log
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import parse_epochs
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import decode_snapshot
 from pyspark_kafkalog.storage.log.isolation import SegmentTransactions
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tiered.bucket import read_bucket_log
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.remote_log import RemoteExtent
 from pyspark_kafkalog.tiered.remote_log_metadata import RemotePartition

@@ -48,7 +48,7 @@ from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, Snapshots, image_o
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR, WORK_DIR
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
-from pyspark_kafkalog.root.brokers.metadata.image import read_broker_metadata
+from pyspark_kafkalog.root.brokers.image import read_broker_metadata
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CHECKPOINTS,

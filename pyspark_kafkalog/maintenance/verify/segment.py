@@ -39,7 +39,7 @@ from pyspark_kafkalog.maintenance.verify.producers import (
 )
 from pyspark_kafkalog.maintenance.verify.scope import NO_END, PartitionScope
 from pyspark_kafkalog.record.header import LEADER_EPOCH_AT
-from pyspark_kafkalog.root.brokers.metadata.copy_marker import is_metadata_copy
+from pyspark_kafkalog.root.brokers.quorum import is_metadata_copy
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
 from pyspark_kafkalog.storage.below_root import open_file

@@ -52,7 +52,7 @@ from pyspark_kafkalog.maintenance.verify.root import (
     check_stored_metadata,
 )
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, broker_scopes, native_scopes
-from pyspark_kafkalog.root.brokers.metadata.image import read_topic_configs
+from pyspark_kafkalog.root.brokers.image import read_topic_configs
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root

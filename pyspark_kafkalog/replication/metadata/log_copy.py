@@ -44,8 +44,7 @@ from pyspark_kafkalog.record.scan import first_bad_crc, scan_batches, verify_crc
 from pyspark_kafkalog.replication.leader import EpochEnd
 from pyspark_kafkalog.replication.metadata.controllers import SnapshotName
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
-from pyspark_kafkalog.root.brokers.metadata.copy_marker import COPY_MARKER, is_metadata_copy
-from pyspark_kafkalog.root.brokers.metadata.quorum import QUORUM_STATE
+from pyspark_kafkalog.root.brokers.quorum import COPY_MARKER, QUORUM_STATE, is_metadata_copy
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     MetaProperties,

@@ -38,7 +38,7 @@ from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.bootstrap import DEFAULT_NODE_ID
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
-from pyspark_kafkalog.root.brokers.metadata.image import (
+from pyspark_kafkalog.root.brokers.image import (
     BrokerMetadata,
     BrokerTopic,
     read_broker_metadata,

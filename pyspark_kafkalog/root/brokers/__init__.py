@@ -2,10 +2,12 @@
 
 In reading order:
 
-- metadata: a broker's own metadata log
+- image: the snapshots and batches of a broker's own metadata log; topics, configurations, access control entries
+- quorum: leader, voters and observers of a metadata log; the mark of a copy of such a log
 - notices: the state of a broker's process, and what a reader of its directory does not get
 - read_only: what all these roots share
 - broker_root: the directory of one broker
-- replicas: the directories of several brokers as one root
-- remote: the remote storage of brokers with tiered storage
+- broker_directories: the directories of several brokers as one root: which replica is read, where others differ
+- remote_logs: segments in remote storage, as brokers' directories list them
+- remote_storage_root: the bucket alone as a root
 """

@@ -57,7 +57,7 @@ from pyspark_kafkalog.storage.names import (
 )
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.root.brokers.remote.remote_logs import RemoteLogs
+    from pyspark_kafkalog.root.brokers.remote_logs import RemoteLogs
     from pyspark_kafkalog.storage.log.producers import ProducerStateManager
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError, UnknownTopicError, without_frames
 from pyspark_kafkalog.metadata.access.acl import Unguarded
-from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata, read_metadata_of
+from pyspark_kafkalog.root.brokers.image import BrokerMetadata, read_metadata_of
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
 

@@ -51,7 +51,7 @@ from pyspark_kafkalog.protocol.messages.quorum import (
     Node,
     ReplicaState,
 )
-from pyspark_kafkalog.root.brokers.metadata.quorum import (
+from pyspark_kafkalog.root.brokers.quorum import (
     NO_LEADER,
     Quorum,
     QuorumReplica,

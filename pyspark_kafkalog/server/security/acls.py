@@ -67,7 +67,7 @@ from pyspark_kafkalog.protocol.messages.security import (
     DescribeAclsResource,
     DescribeAclsResponse,
 )
-from pyspark_kafkalog.root.brokers.metadata.image import BrokerMetadata
+from pyspark_kafkalog.root.brokers.image import BrokerMetadata
 from pyspark_kafkalog.root.protocol import native_or_none
 from pyspark_kafkalog.security.access_control import AccessControl, Authorizer
 from pyspark_kafkalog.server.context import READ_ONLY, AnyRequest, Request, ServerContext, Session

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.access.acl import canonical_host
-from pyspark_kafkalog.root.brokers.metadata.image import GrowingMetadata
+from pyspark_kafkalog.root.brokers.image import GrowingMetadata
 from pyspark_kafkalog.root.protocol import native_or_none
 from pyspark_kafkalog.server.config import ConnectionSettings, SecuritySettings
 from pyspark_kafkalog.server.context import Session

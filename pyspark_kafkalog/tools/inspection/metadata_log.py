@@ -10,7 +10,7 @@ from typing import Any, Final
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.history import HistoryEntry
-from pyspark_kafkalog.root.brokers.metadata.quorum import Quorum, QuorumReplica, native_quorum, read_broker_quorum
+from pyspark_kafkalog.root.brokers.quorum import Quorum, QuorumReplica, native_quorum, read_broker_quorum
 from pyspark_kafkalog.tools.command import Command, UsageError, add_path, positive, utc_time
 from pyspark_kafkalog.tools.output import NO_VALUE, Output, add_output, or_none, output_of, padded_table, table
 from pyspark_kafkalog.tools.running import open_log_dir

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kafkalog.root.brokers.replicas.broker_replicas import epoch_differences
+from pyspark_kafkalog.root.brokers.broker_directories import epoch_differences
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 
 OFFSET_MAX = 12

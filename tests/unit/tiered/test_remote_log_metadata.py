@@ -19,7 +19,7 @@ from pyspark_kafkalog.metadata.messages.remote_log_records import (
     TopicIdPartitionEntry,
 )
 from pyspark_kafkalog.metadata.messages.schema import write_unsigned_varint
-from pyspark_kafkalog.root.brokers.remote.remote_logs import read_remote_log_metadata
+from pyspark_kafkalog.root.brokers.remote_logs import read_remote_log_metadata
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.tiered.remote_log_metadata import RemoteLogMetadata
 from pyspark_kafkalog.tiered.segments import RemoteSegment, RemoteSegmentState

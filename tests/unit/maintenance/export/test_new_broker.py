@@ -15,7 +15,7 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.export.export import export_new_broker
 from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
-from pyspark_kafkalog.root.brokers.metadata.image import read_broker_metadata
+from pyspark_kafkalog.root.brokers.image import read_broker_metadata
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties, was_clean_shutdown
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing

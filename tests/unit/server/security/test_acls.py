@@ -33,8 +33,8 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     RemoveAccessControlEntryRecord,
 )
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.root.brokers.metadata import image
-from pyspark_kafkalog.root.brokers.metadata.image import GrowingMetadata
+from pyspark_kafkalog.root.brokers import image
+from pyspark_kafkalog.root.brokers.image import GrowingMetadata
 from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConfig, check_listener, check_mechanisms
 from pyspark_kafkalog.server.context import ServerContext, Session
 from pyspark_kafkalog.server.security.acls import AclGuard, authorized_operations

@@ -26,7 +26,7 @@ from pyspark_kafkalog.record.control import (
     build_control_record,
 )
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.root.brokers.metadata.quorum import QuorumReplica, read_broker_quorum
+from pyspark_kafkalog.root.brokers.quorum import QuorumReplica, read_broker_quorum
 from pyspark_kafkalog.storage.names import encode_uuid
 
 BROKER = FIXTURES / "cluster-metadata"

@@ -8,7 +8,7 @@ For a native root: its node is the single voter. For a broker's directory: what 
     its LEADER_CHANGE records            ids of the voters at the last election, else those in quorum-state
 
 Nodes receive the high watermark from the leader and do not write it to disk. It is known only for a node that is the
-single voter, where it follows the last batch, and for a copy that has committed records only (copy_marker). The
+single voter, where it follows the last batch, and for a copy that has committed records only (COPY_MARKER). The
 progress of other nodes is known only to the running leader.
 
 `quorum-state` is one line of JSON about the last election that the node took part in:
@@ -18,6 +18,10 @@ progress of other nodes is known only to the running leader.
 Version 0, of a quorum whose voters are configured (kraft.version 0), has no `votedDirectoryId` but
 `"currentVoters":[{"voterId":1},…]`; from version 1 on the voters are in the metadata log. The file is written under a
 temporary name and renamed, so a crash leaves the old file or the new one.
+
+A directory with `__cluster_metadata-0/kafkalog-observer` ("version=1\\n") is a copy of a cluster's metadata log: it has
+no partitions of topics. Its topics are those of the metadata log, wherever their partitions are; all of its records
+are committed.
 
 Source of the rules: org.apache.kafka.raft.QuorumState, KRaftControlRecordStateMachine and FileQuorumStateStore.
 """
@@ -35,13 +39,14 @@ from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFor
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.record.control import KRaftVoters, LeaderChange, Voter, VoterEndpoint, parse_control_record
-from pyspark_kafkalog.root.brokers.metadata.copy_marker import is_metadata_copy
-from pyspark_kafkalog.root.brokers.metadata.image import BrokerLog
+from pyspark_kafkalog.root.brokers.image import BrokerLog
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, RootIdentity, read_meta_properties
 from pyspark_kafkalog.storage.filesystem import read_text_file
 from pyspark_kafkalog.storage.names import META_PROPERTIES, encode_uuid
 from pyspark_kafkalog.units import INT32_MAX, content_text
+
+COPY_MARKER: Final = "kafkalog-observer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,3 +255,8 @@ def _shown(value: Any) -> str:
 
 def _error(file: str, expected: str, found: str) -> DiskFormatError:
     return DiskFormatError(file=file, position=0, expected=expected, found=found, advice=_ADVICE)
+
+
+def is_metadata_copy(root: Path) -> bool:
+    """Whether `root` is a copy of a metadata log."""
+    return (root / METADATA_DIR / COPY_MARKER).is_file()

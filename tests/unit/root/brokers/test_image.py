@@ -21,8 +21,8 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from pyspark_kafkalog.root.brokers.metadata import image
-from pyspark_kafkalog.root.brokers.metadata.image import (
+from pyspark_kafkalog.root.brokers import image
+from pyspark_kafkalog.root.brokers.image import (
     BrokerMetadata,
     committed_records,
     read_broker_metadata,
