@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, WriteCommitRecord, WrittenPartition
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.store import MetadataStore
@@ -48,7 +49,7 @@ from pathlib import Path
 started = time.perf_counter()
 from pyspark_kafkalog.metadata.store import MetadataStore
 imported = time.perf_counter()
-image = MetadataStore.open(Path(sys.argv[1])).image
+image = LocalMetadataStore.open(Path(sys.argv[1])).image
 opened = time.perf_counter()
 assert sum(len(topic.partitions) for topic in image.topics.values()) == int(sys.argv[2])
 print(imported - started, opened - imported, time.process_time())
@@ -145,7 +146,7 @@ def bench_open(root: Path, partitions: int) -> None:
 
 
 def open_both(roots: Mapping[str, Path], fs: FileSystem) -> dict[str, MetadataStore]:
-    return {name: MetadataStore.open(root, fs=fs) for name, root in roots.items()}
+    return {name: LocalMetadataStore.open(root, fs=fs) for name, root in roots.items()}
 
 
 def main() -> None:

@@ -1,95 +1,119 @@
 """What the metadata store needs of the place that a root is at: a directory (local/), or an object store (objects/).
 
 A backend reads and publishes commits, loads the newest snapshot, knows whether the root at its location is still the
-one that was opened, and maintains the commit log after a commit. It keeps no image.
+one that was opened, and maintains the commit log after a commit: it writes a snapshot if one is due, then removes old
+files or objects. The commit is already published then, so an error is only logged, and a later commit tries again. A
+backend keeps no image.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import ClassVar, Final
 
+from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, KnownSnapshot, LoadedImage, OldCommits
+from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot, Snapshots
+from pyspark_kafkalog.metadata.snapshots import (
+    CurrentMetadataLogConfig,
+    LoadedSnapshot,
+    MetadataLogConfig,
+    Snapshots,
+    snapshot_is_due,
+)
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 
+_LOG: Final = logging.getLogger(__name__)
 
-class MetadataBackend(Protocol):
-    """One root's place; thread-safe."""
 
-    @property
-    def location(self) -> str:
-        """The path or URL of the root, for messages."""
-        ...
+class _LoggingFailures:
+    """Logs an error of the block, which ends there."""
 
-    @property
-    def identity(self) -> RootIdentity | None:
-        """The identity of the root when it was opened, None if meta.properties is missing or damaged."""
-        ...
+    def __enter__(self) -> None:
+        pass
 
-    @property
-    def log(self) -> CommitLog:
-        """The commits."""
-        ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, (OSError, KafkalogError)):
+            return False
+        _LOG.warning("metadata housekeeping failed after a successful commit, the next commit tries again: %s", error)
+        return True
 
-    @property
-    def snapshots(self) -> Snapshots:
-        """The snapshots."""
-        ...
 
-    @property
-    def opened(self) -> object:
-        """What identified the root when it was opened; see `check_root`."""
-        ...
+LOGGING_FAILURES: Final = _LoggingFailures()
 
+
+class MetadataBackend(ABC):
+    """One root's backend; thread-safe: while one thread maintains the commit log, the others skip that.
+
+    - `location`: the path or URL of the root, for messages
+    - `identity`: the identity of the root when it was opened, None if meta.properties is missing or damaged
+    - `opened`: what identified the root when it was opened; see `check_root`
+    """
+
+    #: Whether `publish` itself tries again until the store's answer is certain, as long as it makes sense.
+    repeats_creates: ClassVar[bool]
+    #: The commits since the last snapshot may take this part of its bytes.
+    snapshot_share: ClassVar[int] = 1
+    #: Whether there is work after commits behind which no snapshot is due.
+    maintains_each_commit: ClassVar[bool]
+
+    location: str
+    identity: RootIdentity | None
+    opened: object
+
+    def __init__(self, log: CommitLog, snapshots: Snapshots) -> None:
+        self.log = log
+        self.snapshots = snapshots
+        self._maintaining = threading.Lock()
+        self._config = CurrentMetadataLogConfig()
+
+    @abstractmethod
     def check_root(self, known: object) -> object:
         """What identifies the root that is at the place now.
 
         Anything but `known` means that the root was remounted or restored from a backup: its image has to be
         reloaded. Raises LogDirError if another root, or none, is at the place.
         """
-        ...
 
+    @abstractmethod
     def cache_key(self, known: object) -> object:
         """Identifies, within this process, the root for which `check_root` returned `known`."""
-        ...
 
+    @abstractmethod
     def check_format(self) -> None:
         """Check the format's marker before a commit. Raises UnsupportedFormatError, DiskFormatError, LogDirError."""
-        ...
 
-    def check_format_version(self, version: int, file: str, *, is_object_root: bool) -> None:
-        """Raise an error with the name of `file` unless roots at such a place may have `version` and be of this kind.
+    @abstractmethod
+    def check_image(self, image: MetadataImage, file: str) -> None:
+        """Raise an error with the name of `file` unless roots at such a place may have the format of `image`.
 
         Raises UnsupportedFormatError, CorruptRecordError for a root of the other kind.
         """
-        ...
 
+    @abstractmethod
     def state_of(self, loaded: LoadedImage) -> object:
         """What identifies the file that `loaded` was last read from.
 
         None if it was removed, so that newer commits may have been, too, without an error of reading them.
         """
-        ...
 
+    @abstractmethod
     def sees_end(self, loaded: LoadedImage) -> bool:
         """Whether `loaded` is so surely the newest image that a commit should be tried on it without a refresh."""
-        ...
-
-    @property
-    def repeats_creates(self) -> bool:
-        """Whether `publish` itself tries again until the store's answer is certain, as long as it makes sense."""
-        ...
 
     def load_newest(self) -> LoadedSnapshot:
         """The image of the newest whole snapshot. Raises OSError, or UnsupportedFormatError."""
-        ...
+        return self.snapshots.load_newest()
 
+    @abstractmethod
     def head(self) -> int | None:
         """An offset that the commit log has certainly reached; None if that is unknown."""
-        ...
 
+    @abstractmethod
     def publish(
         self,
         loaded: LoadedImage,
@@ -108,15 +132,49 @@ class MetadataBackend(Protocol):
         CommitStateUnknownError if it may have been made, which reading the log decides, InvalidRecordError for records
         that cannot be encoded.
         """
-        ...
+
+    # Maintenance of the commit log
+
+    def _snapshot_is_due(self, loaded: LoadedImage, now_ms: int, *, next_bytes: int = 0) -> bool:
+        return snapshot_is_due(
+            loaded.tail,
+            self._config.of(loaded.image),
+            now_ms=now_ms,
+            snapshot_share=self.snapshot_share,
+            next_bytes=next_bytes,
+        )
 
     def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
         """Do the work due as of `loaded`; return the snapshot that was written or found meanwhile, None if none."""
-        ...
+        is_due = self._snapshot_is_due(loaded, now_ms)
+        if not (is_due or self.maintains_each_commit) or not self._maintaining.acquire(blocking=False):
+            return None
+        newer: KnownSnapshot | None = None
+        try:
+            # Independent steps: a full disk has no room for a snapshot, but removing files frees some.
+            if is_due:
+                with LOGGING_FAILURES:
+                    newer = self.snapshots.write_newer(loaded)
+            self._maintain(loaded, newer, self._config.of(loaded.image), snapshot_was_due=is_due, now_ms=now_ms)
+        finally:
+            self._maintaining.release()
+        return newer
+
+    @abstractmethod
+    def _maintain(
+        self,
+        loaded: LoadedImage,
+        newer: KnownSnapshot | None,
+        config: MetadataLogConfig,
+        *,
+        snapshot_was_due: bool,
+        now_ms: int,
+    ) -> None:
+        """Do the rest of the work after a commit; `newer`: the snapshot that was written or found. Logs its errors."""
 
     def write_due_snapshot(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
         """Write a snapshot if one is due as of `loaded`; as after a commit, but errors are raised."""
-        ...
+        return self.snapshots.write_newer(loaded) if self._snapshot_is_due(loaded, now_ms) else None
 
     def remove_old_commits(self, loaded: LoadedImage, *, now_ms: int, clock_ms: int, dry_run: bool) -> OldCommits:
         """Remove all commits that are older than the settings say and that a snapshot contains, with their snapshots.
@@ -124,4 +182,27 @@ class MetadataBackend(Protocol):
         `now_ms` is the time to use, `clock_ms` that of the clock. With `dry_run` nothing changes: the result says what
         would be removed. Raises OSError, KafkalogError.
         """
-        ...
+        config = self._config.of(loaded.image)
+        known = loaded.tail.snapshot
+        if dry_run and self._snapshot_is_due(loaded, clock_ms):
+            end_offset = loaded.image.next_offset
+        else:
+            end_offset = 0 if known is None else known.end_offset
+        if config.max_retention_ms < 0 or not end_offset:
+            return OldCommits()
+        if dry_run:
+            return self._find_old_commits(loaded, end_offset, config, now_ms=now_ms, clock_ms=clock_ms)
+        assert known is not None
+        return self._remove_old_commits(loaded, known, config, now_ms=now_ms, clock_ms=clock_ms)
+
+    @abstractmethod
+    def _find_old_commits(
+        self, loaded: LoadedImage, end_offset: int, config: MetadataLogConfig, *, now_ms: int, clock_ms: int
+    ) -> OldCommits:
+        """What `_remove_old_commits` would remove with a snapshot at `end_offset`."""
+
+    @abstractmethod
+    def _remove_old_commits(
+        self, loaded: LoadedImage, known: KnownSnapshot, config: MetadataLogConfig, *, now_ms: int, clock_ms: int
+    ) -> OldCommits:
+        """Remove the old commits that the snapshot `known` contains, once it is known to be whole and durable."""

@@ -88,7 +88,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     WriteCommitRecord,
     ZkMigrationStateRecord,
 )
-from pyspark_kafkalog.metadata.root_format import TIERED_FORMAT_VERSION
+from pyspark_kafkalog.metadata.root_format import RootFormat
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import OFFSETS_TOPIC, validate_topic_name
@@ -162,12 +162,11 @@ class ImageDelta:
         self._brokers: dict[int, BrokerImage] | None = None
         self._features: dict[str, int] | None = None
         self._transactional_ids: dict[str, TransactionalIdImage] | None = None
-        self._format_version = base.format_version
+        self._format = base.format
         self._next_producer_id = base.next_producer_id
         self._acls: dict[str, Acl] | None = None
         self._scram_credentials: dict[tuple[str, ScramMechanism], ScramCredential] | None = None
         self._client_quotas: dict[QuotaEntity, Mapping[str, float]] | None = None
-        self._is_object_root = base.is_object_root
         self._objects = ObjectChanges(
             base, commit_offset=commit_offset, timestamp_ms=timestamp_ms, is_snapshot=is_snapshot
         )
@@ -206,7 +205,7 @@ class ImageDelta:
         return MetadataImage(
             next_offset=next_offset,
             last_timestamp_ms=max(base.last_timestamp_ms, self._timestamp_ms),
-            format_version=self._format_version,
+            format=self._format,
             topics=base.topics if self._topics is None else self._topics,
             topic_names=base.topic_names if self._topic_names is None else self._topic_names,
             broker_configs=_changed_configs(base.broker_configs, self._broker_configs),
@@ -218,7 +217,6 @@ class ImageDelta:
             acls=base.acls if self._acls is None else self._acls,
             scram_credentials=base.scram_credentials if self._scram_credentials is None else self._scram_credentials,
             client_quotas=base.client_quotas if self._client_quotas is None else self._client_quotas,
-            is_object_root=self._is_object_root,
             objects=objects,
             dropped=dropped,
             staging_horizon=staging_horizon,
@@ -349,7 +347,7 @@ class ImageDelta:
             self._are_offsets_cut |= self._name_of(record.topic_id) == OFFSETS_TOPIC
         # Appends raise the log end of an object root before its state, by their runs.
         is_cut = record.log_end_offset < log_end_offset or (
-            self._is_object_root and record.log_end_offset > log_end_offset
+            self._format.in_object_store and record.log_end_offset > log_end_offset
         )
         dropping = trimmed(partitions[number], is_cut=is_cut)
         if dropping is not None:
@@ -358,7 +356,7 @@ class ImageDelta:
             self._objects.drop_segments(self._name_of(record.topic_id), record.topic_id, number, segments)
 
     def _data_object(self, record: DataObjectRecord) -> None:
-        if not self._is_object_root:
+        if not self._format.in_object_store:
             raise InvalidRecordError("a DataObjectRecord is in the log of a root that is not in an object store")
         added = self._objects.add(record, self._record_offset)
         if record.object_id < 0:
@@ -412,7 +410,7 @@ class ImageDelta:
 
     def _dropped_objects(self, record: DroppedObjectsRecord) -> None:
         self._check_in_snapshot(record)
-        if not self._is_object_root and (record.data_keys or self._format_version != TIERED_FORMAT_VERSION):
+        if not self._format.in_object_store and (record.data_keys or not self._format.may_have_segments):
             raise InvalidRecordError(
                 "a DroppedObjectsRecord names objects that a root on a file system never puts into a store"
             )
@@ -485,13 +483,14 @@ class ImageDelta:
             self._brokers = dict(self.base.brokers)
         self._brokers.pop(record.broker_id, None)
 
-    def _format(self, record: FormatRecord) -> None:
-        if self._format_version is not None and record.is_object_root != self._is_object_root:
+    def _change_format(self, record: FormatRecord) -> None:
+        known, changed = self._format, RootFormat(record.format_version, record.is_object_root)
+        if known.version is not None and changed.in_object_store != known.in_object_store:
             raise InvalidRecordError(
-                f"a FormatRecord changes the root from is_object_root={self._is_object_root} to {record.is_object_root}"
+                f"a FormatRecord changes the root from is_object_root={known.in_object_store} to "
+                f"{changed.in_object_store}"
             )
-        self._format_version = record.format_version
-        self._is_object_root = record.is_object_root
+        self._format = changed
 
     def _write_commit(self, record: WriteCommitRecord) -> None:
         name = record.transactional_id
@@ -603,7 +602,7 @@ _HANDLERS: Final[Mapping[type[MetadataRecord], _Handler | None]] = {
     ProducerIdsRecord: ImageDelta._producer_ids,
     RegisterBrokerRecord: ImageDelta._register_broker,
     UnregisterBrokerRecord: ImageDelta._unregister_broker,
-    FormatRecord: ImageDelta._format,
+    FormatRecord: ImageDelta._change_format,
     WriteCommitRecord: ImageDelta._write_commit,
     PartitionStateRecord: ImageDelta._partition_state,
     TransactionalIdRecord: ImageDelta._transactional_id,

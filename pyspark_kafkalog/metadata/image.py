@@ -49,6 +49,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TopicRecord,
     TransactionalIdRecord,
 )
+from pyspark_kafkalog.metadata.root_format import RootFormat
 from pyspark_kafkalog.record.reference import MalformedVarintError, encode_varlong, read_varlong
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -218,7 +219,7 @@ class MetadataImage:
 
     next_offset: int = 0
     last_timestamp_ms: int = -1
-    format_version: int | None = None
+    format: RootFormat = RootFormat()
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[str, str] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -230,11 +231,15 @@ class MetadataImage:
     acls: Mapping[str, Acl] = field(default_factory=dict)
     scram_credentials: ScramCredentials = field(default_factory=dict)
     client_quotas: Quotas = field(default_factory=dict)
-    is_object_root: bool = False
     objects: DataObjects = NO_OBJECTS
     dropped: tuple[DroppedObjectsRecord, ...] = ()
     staging_horizon: StagingHorizon = field(default_factory=StagingHorizon)
     following: Following | None = None
+
+    @property
+    def format_version(self) -> int | None:
+        """The version of the root's format; None before the first commit."""
+        return self.format.version
 
     @property
     def node(self) -> BrokerImage:
@@ -303,8 +308,8 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
     """Records that, applied to an empty image, give an image equal to `image` except for its offset and time."""
     for feature, level in image.features.items():
         yield FeatureLevelRecord(name=feature, feature_level=level)
-    if image.format_version is not None:
-        yield FormatRecord(format_version=image.format_version, is_object_root=image.is_object_root)
+    if image.format.version is not None:
+        yield FormatRecord(format_version=image.format.version, is_object_root=image.format.in_object_store)
     yield from _object_records(image)
     if image.following is not None:
         yield following_record(image.following)

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.errors import FollowingEndedError, FollowingRootError, InvalidRecordError
 from pyspark_kafkalog.metadata.delta import ImageChanges
 from pyspark_kafkalog.metadata.image import Following, MetadataImage, PartitionImage, TopicImage
-from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION, TIERED_FORMAT_VERSION
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.delta import ImageChanges
@@ -176,10 +175,7 @@ def fenced_incarnations_stay_fenced(commit: CheckedCommit) -> str | None:
 
 def format_version_stays(commit: CheckedCommit) -> str | None:
     """Except that remote storage may be configured for a root on a file system."""
-    is_upgrade = (commit.before.format_version, commit.after.format_version) == (FORMAT_VERSION, TIERED_FORMAT_VERSION)
-    if commit.after.format_version != commit.before.format_version and not (
-        is_upgrade and not commit.after.is_object_root
-    ):
+    if not commit.before.format.may_become(commit.after.format):
         return f"the format version would change from {commit.before.format_version} to {commit.after.format_version}"
     return None
 
@@ -199,14 +195,14 @@ def extents_cover_log(commit: CheckedCommit) -> str | None:
         state = partition.state
         base_offset, end_offset = partition.extents_range
         if base_offset == end_offset:
-            if commit.after.is_object_root and state.log_start_offset != state.log_end_offset:
+            if commit.after.format.in_object_store and state.log_start_offset != state.log_end_offset:
                 return f"no object holds the offsets {state.log_start_offset} to {state.log_end_offset - 1} of {name}"
         elif base_offset > state.log_start_offset or end_offset > state.log_end_offset:
             return (
                 f"the objects of {name} hold offsets {base_offset} to {end_offset - 1}, its log is from "
                 f"{state.log_start_offset} to {state.log_end_offset - 1}"
             )
-        elif commit.after.is_object_root and end_offset != state.log_end_offset:
+        elif commit.after.format.in_object_store and end_offset != state.log_end_offset:
             return f"the objects of {name} end at {end_offset}, its log at {state.log_end_offset}"
     return None
 
@@ -218,7 +214,7 @@ def segments_reach_local_log_start(commit: CheckedCommit) -> str | None:
         if not state.has_remote_start:
             continue
         end_offset = min(partition.extents_range[1] if partition.has_extents else 0, state.active_base_offset)
-        if commit.after.is_object_root or state.local_log_start_offset > end_offset:
+        if commit.after.format.in_object_store or state.local_log_start_offset > end_offset:
             return (
                 f"{name} would have no local log below {state.local_log_start_offset}, and its closed segments in "
                 f"remote storage end at {end_offset}"
@@ -228,7 +224,7 @@ def segments_reach_local_log_start(commit: CheckedCommit) -> str | None:
 
 def segments_need_format_that_has_them(commit: CheckedCommit) -> str | None:
     """An earlier version of this package must not read a root on a file system that has remote segments."""
-    if commit.after.is_object_root or commit.after.format_version == TIERED_FORMAT_VERSION:
+    if commit.after.format.may_have_segments:
         return None
     for name, partition in commit.changed_partitions:
         if partition.segments:

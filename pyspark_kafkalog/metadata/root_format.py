@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, LogDirError, UnsupportedFormatError
-from pyspark_kafkalog.metadata.local.log import HEAD_FILE
 from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import FileSystem, pread
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
@@ -47,6 +47,8 @@ OBJECT_MARKER: Final = b"version=%d\nstore=object\n" % OBJECT_FORMAT_VERSION
 
 METADATA_DIR: Final = f"{CLUSTER_METADATA_TOPIC}-0"
 FORMAT_MARKER: Final = "kafkalog-format"
+#: Hint of a commit log on a file system: the log has reached this offset (local/log.py).
+HEAD_FILE: Final = "kafkalog-head"
 #: In an object store, where servers of the root show that they are alive (server/cluster.py).
 SERVERS_FOLDER: Final = "servers"
 
@@ -56,6 +58,44 @@ _UNFINISHED_COPY: Final = b"unfinished copy\n"
 _MARKER: Final = re.compile(rb"version=([1-9][0-9]{0,8})\n")
 _OBJECT_MARKER: Final = re.compile(rb"version=([1-9][0-9]{0,8})\nstore=object\n")
 _MARKER_BYTES_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RootFormat:
+    """The format of a root, by the FormatRecords of its commit log; `version` None before the first commit."""
+
+    version: int | None = None
+    in_object_store: bool = False
+
+    @property
+    def may_have_segments(self) -> bool:
+        """Whether partitions may have segments in a store; earlier versions of this package must not read such roots.
+
+        On a file system they may with remote storage.
+        """
+        return self.in_object_store or self.version == TIERED_FORMAT_VERSION
+
+    def may_become(self, other: RootFormat) -> bool:
+        """Whether a commit may change it to `other`: if remote storage is configured for a root on a file system."""
+        is_upgrade = (self.version, other.version) == (FORMAT_VERSION, TIERED_FORMAT_VERSION)
+        return other.version == self.version or (is_upgrade and not other.in_object_store)
+
+    def check_on_file_system(self, file: str) -> None:
+        """Raise an error with the name of `file` unless a root on a file system may have this format.
+
+        Raises UnsupportedFormatError, CorruptRecordError for a root in an object store.
+        """
+        if self.version is not None:
+            check_format_version(self.version, file)
+            if self.in_object_store:
+                raise _other_kind(file, expected="a root on a file system", found="one in an object store")
+
+    def check_in_object_store(self, file: str) -> None:
+        """As `check_on_file_system`, for a root in an object store."""
+        if self.version is not None:
+            check_object_format_version(self.version, file)
+            if not self.in_object_store:
+                raise _other_kind(file, expected="a root in an object store", found="one on a file system")
 
 
 def metadata_dir(root: Path) -> Path:
@@ -164,7 +204,7 @@ def check_format_version(version: int, file: str) -> None:
         raise _unsupported(version, file, newest=NEWEST_FORMAT_VERSION, expected=_supported())
 
 
-def other_kind(file: str, *, expected: str, found: str) -> CorruptRecordError:
+def _other_kind(file: str, *, expected: str, found: str) -> CorruptRecordError:
     """The error for a commit log whose root is of the other kind."""
     return CorruptRecordError(
         file=file,

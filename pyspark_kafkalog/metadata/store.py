@@ -10,7 +10,7 @@
 root/bootstrap.py creates these files, in an order that is safe against crashes. Opening a root reads the newest
 snapshot (snapshots.py) and the commits after it, by name. Each process caches the images of the roots that it has open,
 so opening a root again reads only new commits. A commit and a refresh both apply a delta to the image. Work that
-follows a commit is in local/backend.py or objects/backend.py.
+follows a commit is in backend.py, local/backend.py and objects/backend.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import (
@@ -31,7 +30,6 @@ from pyspark_kafkalog.errors import (
     CorruptRecordError,
     InvalidRecordError,
     KafkalogError,
-    LogDirError,
 )
 from pyspark_kafkalog.metadata.backend import MetadataBackend
 from pyspark_kafkalog.metadata.commit_log import (
@@ -46,24 +44,12 @@ from pyspark_kafkalog.metadata.commit_log import (
 from pyspark_kafkalog.metadata.delta import apply, start_delta
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.invariants import check_follower, check_invariants, check_unchanged_by_others
-from pyspark_kafkalog.metadata.local.backend import LocalBackend
-from pyspark_kafkalog.metadata.local.log import LocalCommitLog
 from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, MetadataRecord
-from pyspark_kafkalog.metadata.objects.backend import ObjectBackend
-from pyspark_kafkalog.metadata.root_format import (
-    FORMAT_MARKER,
-    METADATA_DIR,
-    check_marker,
-    is_native_root,
-    metadata_dir,
-)
 from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot, Snapshots
-from pyspark_kafkalog.object_store.repeat import Waiting
-from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore, ObjectStoreError
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
-from pyspark_kafkalog.storage.below_root import follow_root, keep_directories
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
+from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import encode_uuid
+from pyspark_kafkalog.values import quick_dataclass
 
 _MAX_ROOTS: Final = 32
 _MAX_ATTEMPTS: Final = 100
@@ -76,9 +62,31 @@ Clock = Callable[[], int]
 Build = Callable[[MetadataImage], Sequence[MetadataRecord]]
 
 
+@quick_dataclass(frozen=True, slots=True, kw_only=True)
+class NewCommit:
+    """A commit to be made.
+
+    - `build`: makes its records; called with the newest image on each attempt. If it returns none, nothing is
+      published; an exception from it ends the commit
+    - `operation`: one or two words for the history
+    - `key`: identifies the work, if the caller may repeat it after an error; `find_commit` then finds the commit
+    - `frees_space`: see `MetadataBackend.publish`
+    - `following_id`: the commit is made by the follower that has it, which may change what others may not
+    - `before_visible`: see `MetadataBackend.publish`; called on each attempt
+    """
+
+    build: Build
+    operation: str
+    key: str | None = None
+    frees_space: bool = False
+    following_id: str | None = None
+    before_visible: Callable[[], None] | None = None
+    max_attempts: int = _MAX_ATTEMPTS
+
+
 @dataclass(frozen=True, slots=True)
 class CommitOutcome:
-    """The result of `MetadataStore.commit`: the newest image, and the commit, None without records to commit."""
+    """The result of `MetadataStore.make`: the newest image, and the commit, None without records to commit."""
 
     image: MetadataImage
     commit: Commit | None
@@ -116,64 +124,13 @@ class MetadataStore:
         #: By the key of a commit that may have been published: its commit id, and the first offset that it may have.
         self._unknown_outcomes: dict[str | None, tuple[str, int]] = {}
         cached = _CACHE.get(self._cache_key())
-        self._is_from_cache = cached is not None
+        self.is_from_cache = cached is not None  # so that it may be behind
         self._has_met_others = False  # other writers' commits lately: look for more of them before a commit
         self._loaded = self._load() if cached is None else cached
 
-    @staticmethod
-    def open(
-        root: Path, *, clock: Clock = time_ms, rng: random.Random | None = None, fs: FileSystem = LOCAL
-    ) -> LocalMetadataStore:
-        """The store of the root in the directory `root`, with the current image.
-
-        Raises LogDirError if `root` is not a native log directory or its creation was interrupted, CorruptRecordError
-        for a damaged or lost commit, UnsupportedFormatError for a format version that this package does not read.
-        """
-        follow_root(root)
-        if not is_native_root(root):
-            raise LogDirError(
-                f"{root} is not a native log directory: expected {METADATA_DIR}/{FORMAT_MARKER}, found no such file"
-            )
-        with keep_directories():
-            check_marker(metadata_dir(root))
-            store = LocalMetadataStore(root, clock=clock, rng=rng, fs=fs)
-            if store.log.head() is None:
-                highest = store.log.highest_listed()
-                store.log.check_reaches(store.refresh().next_offset, highest)
-            if store.refresh_to_head().format_version is None:
-                raise LogDirError(f"creating the log directory {root} was not finished: create it again")
-        _CACHE.put(store._cache_key(), store._loaded)
-        return store
-
-    @staticmethod
-    def open_object_root(
-        store: ObjectStore,
-        *,
-        clock: Clock = time_ms,
-        rng: random.Random | None = None,
-        waiting: Waiting | None = None,
-    ) -> MetadataStore:
-        """The store of the root in the object store `store`, with the current image.
-
-        This takes six requests and a few for the commits since the newest snapshot, or two if this process has opened
-        the root before. `waiting` is how commits wait for an answer of the store.
-
-        Raises LogDirError if there is no root in `store`, or its creation was interrupted, CorruptRecordError for a
-        damaged or lost commit, UnsupportedFormatError for a format version that this package does not read,
-        ObjectStoreError.
-        """
-        waiting = waiting if waiting is not None else Waiting()
-        known = ObjectBackend.open_again(store, clock=clock, waiting=waiting)
-        metadata = None if known is None else _opened_again(known, clock=clock, rng=rng, waiting=waiting)
-        if metadata is None:
-            backend = ObjectBackend.open(store, clock=clock, waiting=waiting)
-            metadata = MetadataStore(backend, clock=clock, rng=rng, sleep=waiting.sleep)
-            if metadata._is_from_cache:
-                metadata.refresh()
-        if metadata.image.format_version is None:
-            raise LogDirError(f"creating the log directory {store.url} was not finished: create it again")
-        _CACHE.put(metadata._cache_key(), metadata._loaded)
-        return metadata
+    def remember(self) -> None:
+        """Let this process open the root from the present image again."""
+        _CACHE.put(self._cache_key(), self._loaded)
 
     @property
     def location(self) -> str:
@@ -339,45 +296,31 @@ class MetadataStore:
         return after
 
     def _check_format(self, image: MetadataImage, file: str) -> None:
-        if image.format_version is not None:
-            self._backend.check_format_version(image.format_version, file, is_object_root=image.is_object_root)
+        self._backend.check_image(image, file)
 
-    def commit(
-        self,
-        build: Build,
-        *,
-        operation: str,
-        key: str | None = None,
-        max_attempts: int = _MAX_ATTEMPTS,
-        frees_space: bool = False,
-        newest: MetadataImage | None = None,
-        following_id: str | None = None,
-        before_visible: Callable[[], None] | None = None,
-    ) -> CommitOutcome:
-        """Publish the records that `build` makes from the newest image; retry if another writer commits first.
+    def commit(self, build: Build, *, operation: str, frees_space: bool = False) -> CommitOutcome:
+        """As `make`, of a commit without more to it."""
+        return self.make(NewCommit(build=build, operation=operation, frees_space=frees_space))
 
-        - `build`: called with the newest image on each attempt. If it returns no records, nothing is published; an
-          exception from it ends the commit
-        - `operation`: one or two words for the history
-        - `key`: identifies the work, if the caller may repeat it after an error; `find_commit` then finds the commit
-        - `frees_space`: see `MetadataBackend.publish`
-        - `newest`: what `refresh_to_head` has returned to the caller, which has held the root's lock since: the first
-          attempt is made on it. If it is not the newest image after all, that attempt loses the race
-        - `following_id`: the commit is made by the follower that has it, which may change what others may not
-        - `before_visible`: see `MetadataBackend.publish`; called on each attempt
+    def make(self, new: NewCommit, *, newest: MetadataImage | None = None) -> CommitOutcome:
+        """Publish the records that `new.build` makes from the newest image; retry if another writer commits first.
+
+        `newest` is what `refresh_to_head` has returned to the caller, which has held the root's lock since: the first
+        attempt is made on it. If it is not the newest image after all, that attempt loses the race.
 
         Raises InvalidRecordError if the commit would violate an invariant, FollowingRootError if the root follows a
-        leader and the commit changes what is copied, FollowingEndedError if it does not follow with `following_id`,
-        CommitConflictError after `max_attempts` lost races, CommitStateUnknownError if publishing failed and it is
-        unknown whether the commit was made, CorruptRecordError if a commit file was lost.
+        leader and the commit changes what is copied, FollowingEndedError if it does not follow with the commit's
+        following id, CommitConflictError after `max_attempts` lost races, CommitStateUnknownError if publishing failed
+        and it is unknown whether the commit was made, CorruptRecordError if a commit file was lost.
         """
+        key = new.key
         commit_id, unsure_since = self._unknown_outcomes.get(key, (None, None))
         if commit_id is None:
             # Never from `rng`: writers with the same seed would mistake each other's commits for their own.
             commit_id = encode_uuid(os.urandom(16))
-        header = CommitRecord(commit_id=commit_id, operation=operation)
+        header = CommitRecord(commit_id=commit_id, operation=new.operation)
         failure: CommitConflictError | CommitStateUnknownError | None = None
-        for attempt in range(max_attempts):
+        for attempt in range(new.max_attempts):
             known = self._loaded.image
             may_be_behind = newest is not known and (self._has_met_others or not self.sees_end)
             is_newest = attempt > 0 or unsure_since is not None or may_be_behind
@@ -390,14 +333,14 @@ class MetadataStore:
             if is_newest and not attempt:
                 self._has_met_others = image is not known
             plan_commit = self._plan if is_newest else self._plan_first
-            plan = plan_commit(image, build, header, following_id)
+            plan = plan_commit(image, new, header)
             if plan is None:
                 return CommitOutcome(self.image, None)
             if key is not None:
                 self._unknown_outcomes[key] = (commit_id, plan.image.next_offset)
             try:
                 with _in_doubt(unsure_since):
-                    outcome = self._publish(plan, frees_space, before_visible)
+                    outcome = self._publish(plan, new)
                 self._unknown_outcomes.pop(key, None)
                 return outcome
             except CommitConflictError as error:
@@ -419,7 +362,7 @@ class MetadataStore:
         raise failure if failure is not None else ValueError("max_attempts must be 1 or more")
 
     def find_commit(self, key: str) -> Commit | None:
-        """The commit that an earlier call of `commit` with `key` published although it raised an error; None if none.
+        """The commit that an earlier call of `make` with `key` published although it raised an error; None if none.
 
         The commit is durable then. Raises CommitStateUnknownError if the commit log cannot be read.
         """
@@ -450,15 +393,13 @@ class MetadataStore:
             self.log.sync()
         return own
 
-    def _plan_first(
-        self, image: MetadataImage, build: Build, header: CommitRecord, following_id: str | None
-    ) -> _Plan | None:
+    def _plan_first(self, image: MetadataImage, new: NewCommit, header: CommitRecord) -> _Plan | None:
         """The plan on an image that may no longer be the newest, which is for the publishing to decide.
 
         Only a plan can be decided so: an error of `build`, or nothing to commit, has to come from the newest image.
         """
         try:
-            plan = self._plan(image, build, header, following_id)
+            plan = self._plan(image, new, header)
         except Exception:
             newest = self.refresh_to_head()
             if newest is image:
@@ -469,13 +410,14 @@ class MetadataStore:
             newest = self.refresh_to_head()
             if newest is image:
                 return None
-        return self._plan(newest, build, header, following_id)
+        return self._plan(newest, new, header)
 
-    def _plan(self, image: MetadataImage, build: Build, header: CommitRecord, following_id: str | None) -> _Plan | None:
-        """The commit of what `build` makes of `image`; None if that is nothing. Raises as `commit` does."""
+    def _plan(self, image: MetadataImage, new: NewCommit, header: CommitRecord) -> _Plan | None:
+        """The commit of what `new.build` makes of `image`; None if that is nothing. Raises as `make` does."""
+        following_id = new.following_id
         if following_id is not None:
             check_follower(image, following_id)
-        built = build(image)
+        built = new.build(image)
         if not built:
             return None
         records = (header, *built)
@@ -488,23 +430,24 @@ class MetadataStore:
         check_invariants(image, after, delta.changes, is_follower=following_id is not None)
         return _Plan(image, records, timestamp_ms, after)
 
-    def _publish(self, plan: _Plan, frees_space: bool, before_visible: Callable[[], None] | None) -> CommitOutcome:
+    def _publish(self, plan: _Plan, new: NewCommit) -> CommitOutcome:
         image, after, timestamp_ms = plan.image, plan.after, plan.timestamp_ms
         loaded = self._loaded
         base = loaded if loaded.image is image else LoadedImage(image, LogTail(""))
         commit = self._backend.publish(
-            base, plan.records, timestamp_ms=timestamp_ms, frees_space=frees_space, before_visible=before_visible
+            base,
+            plan.records,
+            timestamp_ms=timestamp_ms,
+            frees_space=new.frees_space,
+            before_visible=new.before_visible,
         )
         with self._refresh_lock:
             loaded = self._loaded
             if loaded.image is image:
                 loaded = LoadedImage(after, loaded.tail.after_commit(commit, self.log.name_of(commit.base_offset)))
                 self._set_loaded(loaded)
-        self._run_housekeeping(loaded, timestamp_ms)
+        self._note_snapshot(loaded, self._backend.after_commit(loaded, now_ms=timestamp_ms))
         return CommitOutcome(after, commit)
-
-    def _run_housekeeping(self, loaded: LoadedImage, now_ms: int) -> None:
-        self._note_snapshot(loaded, self._backend.after_commit(loaded, now_ms=now_ms))
 
     def _note_snapshot(self, loaded: LoadedImage, snapshot: KnownSnapshot | None) -> None:
         """Note the snapshot that was written, or found, when the log was as in `loaded`."""
@@ -529,47 +472,6 @@ class MetadataStore:
     def _back_off(self, attempt: int) -> None:
         ceiling = min(_FIRST_BACKOFF_S * 2 ** min(attempt, 16), _LONGEST_BACKOFF_S)
         self._sleep(ceiling * self._rng.random())
-
-
-def _opened_again(
-    backend: ObjectBackend, *, clock: Clock, rng: random.Random | None, waiting: Waiting
-) -> MetadataStore | None:
-    """The newest image of the root that this process had open; None if it may be another root now."""
-    try:
-        metadata = MetadataStore(backend, clock=clock, rng=rng, sleep=waiting.sleep)
-        if metadata._is_from_cache:
-            metadata.refresh()
-    except KafkalogError as error:
-        if isinstance(error, ObjectStoreError) and not isinstance(error, ObjectNotFoundError):
-            raise
-        return None  # opening it from the start tells what is there
-    return metadata if backend.is_confirmed else None
-
-
-class LocalMetadataStore(MetadataStore):
-    """The metadata of a root on a file system, in the directory `root`."""
-
-    def __init__(
-        self, root: Path, *, clock: Clock = time_ms, rng: random.Random | None = None, fs: FileSystem = LOCAL
-    ) -> None:
-        backend = LocalBackend(root, fs=fs)
-        self._local_backend = backend
-        super().__init__(backend, clock=clock, rng=rng)
-        self.root = root
-
-    @property
-    def log(self) -> LocalCommitLog:
-        return self._local_backend.log
-
-    def snapshot_follows(self, next_bytes: int) -> bool:
-        """Whether a commit of at most `next_bytes`, made now, would be followed by a snapshot."""
-        return self._local_backend.snapshot_follows(self._loaded, next_bytes=next_bytes, now_ms=self._clock())
-
-    @property
-    def last_and_next_file(self) -> tuple[Path, Path]:
-        """The file that `image` was last read from, and the file that the next commit will have."""
-        loaded = self._loaded
-        return Path(loaded.tail.last_file), self.log.path(loaded.image.next_offset)
 
 
 def _in_doubt(unsure_since: int | None) -> AbstractContextManager[None]:

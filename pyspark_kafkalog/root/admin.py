@@ -197,7 +197,7 @@ def alter_configs(
     return [
         *(_config_record(name, key, value) for key, value in add.items() if configs.get(key) != value),
         *(_config_record(name, key, None) for key in delete if key in configs),
-        *([] if config.remote_storage_enable or image.is_object_root else _without_remote_log(image, name)),
+        *([] if config.remote_storage_enable or image.format.in_object_store else _without_remote_log(image, name)),
     ]
 
 
@@ -360,7 +360,7 @@ def _check_not_both(add: Mapping[str, str], delete: Collection[str]) -> None:
 
 def format_records(image: MetadataImage, config: BrokerConfig) -> list[MetadataRecord]:
     """The record that lets logs of a root on a file system begin in remote storage, if `config` names one."""
-    if image.is_object_root or not config.rsm_config_location or image.format_version == TIERED_FORMAT_VERSION:
+    if image.format.may_have_segments or not config.rsm_config_location:
         return []
     return [FormatRecord(format_version=TIERED_FORMAT_VERSION)]
 
@@ -382,7 +382,7 @@ def _check_remote_storage(image: MetadataImage, before: BrokerConfig, after: Bro
     location, layout = after.rsm_config_location, after.rsm_config_layout
     if location:
         check_location(location)
-        if image.is_object_root:
+        if image.format.in_object_store:
             raise InvalidConfigError(
                 f"{LOCATION_CONFIG} is not allowed: the segments of this log directory are in an object store already"
             )

@@ -22,6 +22,7 @@ from typing import Final
 from pyspark_kafkalog.errors import CommitConflictError, LogDirError, ReadOnlyLogDirError
 from pyspark_kafkalog.metadata.commit_log import LoadedImage, LogTail
 from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.local.log import LocalCommitLog
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     CommitRecord,
@@ -30,7 +31,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     MetadataRecord,
     RegisterBrokerRecord,
 )
-from pyspark_kafkalog.metadata.objects.backend import ObjectBackend
+from pyspark_kafkalog.metadata.objects.backend import ObjectBackend, ObjectMetadataStore
 from pyspark_kafkalog.metadata.objects.log import (
     MARKER_KEY,
     META_PROPERTIES_BYTES_MAX,
@@ -55,7 +56,7 @@ from pyspark_kafkalog.metadata.root_format import (
     write_marker,
 )
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
-from pyspark_kafkalog.metadata.store import Clock, LocalMetadataStore, MetadataStore
+from pyspark_kafkalog.metadata.store import Clock, MetadataStore
 from pyspark_kafkalog.object_store.create import Taken, create_once
 from pyspark_kafkalog.object_store.probe import PROBE_FOLDER, check_store
 from pyspark_kafkalog.object_store.repeat import Waiting
@@ -131,7 +132,7 @@ def create_root(
         write_topic_id(directory / PARTITION_METADATA, METADATA_TOPIC_ID, fs=fs)
         properties = _write_ids(root, cluster_id, node_id, rng, fs)
         log.publish(_FIRST_OFFSET, _first_records(properties, rng), timestamp_ms=clock())
-    return MetadataStore.open(root, clock=clock, rng=rng, fs=fs)
+    return LocalMetadataStore.open(root, clock=clock, rng=rng, fs=fs)
 
 
 def make_dir(directory: Path, fs: FileSystem) -> None:
@@ -245,7 +246,7 @@ def create_object_root(
         place.publish(LoadedImage(MetadataImage(), LogTail("")), records, timestamp_ms=clock(), frees_space=False)
     except CommitConflictError:
         raise LogDirError(f"{store.url} was created by another process meanwhile: open it") from None
-    return MetadataStore.open_object_root(store, clock=clock, rng=rng, waiting=waiting)
+    return ObjectMetadataStore.open(store, clock=clock, rng=rng, waiting=waiting)
 
 
 def _check_place(store: ObjectStore) -> None:

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import KafkalogError, LogDirError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
-from pyspark_kafkalog.metadata.local.backend import remove_leftovers
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore, remove_leftovers
 from pyspark_kafkalog.metadata.root_format import TIERED_FORMAT_VERSION, metadata_dir, set_marker
 from pyspark_kafkalog.metadata.root_lock import acquire_flock, file_system_time_ns, root_lock
-from pyspark_kafkalog.metadata.store import LocalMetadataStore
 from pyspark_kafkalog.root.admin import Build, ConfigPlan
 from pyspark_kafkalog.root.directories import (
     ensure_partition_directories,

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args, o
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError, LogDirError
 from pyspark_kafkalog.metadata.image import PartitionImage, TopicImage
-from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import broker_log_starts
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity, read_topic_id
@@ -285,7 +285,7 @@ class OwnLookUp:
 
         Raises LogDirError, DiskFormatError, OSError.
         """
-        image = MetadataStore.open(Path(self.root)).image
+        image = LocalMetadataStore.open(Path(self.root)).image
         topic = image.topics.get(self.partition.topic)
         storage = OwnStorage.of(broker_config(image), dict(self.store_options))
         if storage is None or topic is None or topic.topic_id != self.partition.topic_id:
@@ -381,7 +381,7 @@ class LocalPartition:
             return broker_log_starts(root).get(self.topic_partition, 0)
         if not self.commits.has_later_commit():
             return 0
-        state = MetadataStore.open(root).image.state_of(self.topic_partition, self.topic_id)
+        state = LocalMetadataStore.open(root).image.state_of(self.topic_partition, self.topic_id)
         return 0 if state is None else state.log_start_offset
 
     def is_same_topic(self) -> bool:

@@ -13,7 +13,7 @@ import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.root.protocol import Root
@@ -164,8 +164,3 @@ def _forwarded(name: str, needed: tuple[AclOperation, ResourceType] | None) -> o
 
 for _name, _needed in (*_CHECKED.items(), *((name, None) for name in _FREE)):
     setattr(GuardedRoot, _name, _forwarded(_name, _needed))
-
-
-def guarded(root: Root, principal: str | None) -> Root:
-    """`root` for a principal, or as it is without one. Raises InvalidOptionError for a principal's name."""
-    return root if principal is None else cast(Root, GuardedRoot(root, principal))

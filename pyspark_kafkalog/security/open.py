@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.root_format import is_native_root
-from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation, RootPath, check_path, is_object_url, parse_location
 from pyspark_kafkalog.root.bootstrap import create_root, is_vacant
@@ -21,7 +21,7 @@ from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.access_control import AccessControl
-from pyspark_kafkalog.security.guarded_root import guarded
+from pyspark_kafkalog.security.guarded_root import GuardedRoot
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, another_root_error, check_identity
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.path_list import split_paths
@@ -64,7 +64,7 @@ def open_root(
     bound_address_space()
     if path is None:
         root = _open_remote_storage(remote_storage)
-        return guarded(root, principal)
+        return _guarded(root, principal)
     if not isinstance(path, (str, Path, ObjectLocation, StoreAddress)) and len(path) == 1:
         (path,) = path
     place = _place_of(path) if isinstance(path, (str, Path, ObjectLocation, StoreAddress)) else _paths(path)
@@ -77,7 +77,7 @@ def open_root(
         root = _open_directories(
             paths, identity, clock=clock, read_to_log_end=read_to_log_end, remote_storage=remote_storage
         )
-        return guarded(root, principal)
+        return _guarded(root, principal)
     (path,) = paths
     check_identity(path, identity)
     if is_native_root(path):
@@ -91,7 +91,11 @@ def open_root(
                 raise
             # It was created, or adopted, this moment.
             root = _open_native(path, read_to_log_end, remote_storage, store_options, clock=clock, fs=fs)
-    return guarded(root, principal)
+    return _guarded(root, principal)
+
+
+def _guarded(root: Root, principal: str | None) -> Root:
+    return root if principal is None else cast(Root, GuardedRoot(root, principal))
 
 
 def _open_native(
@@ -103,7 +107,7 @@ def _open_native(
     clock: Callable[[], int],
     fs: FileSystem,
 ) -> FileRoot:
-    root = FileRoot(MetadataStore.open(path, clock=clock, fs=fs), clock=clock, fs=fs, store_options=store_options)
+    root = FileRoot(LocalMetadataStore.open(path, clock=clock, fs=fs), clock=clock, fs=fs, store_options=store_options)
     if read_to_log_end:
         _LOG.warning("%s is not a broker's: reading to the log end has no effect, all is committed there", path)
     if remote_storage is not None:
@@ -137,7 +141,7 @@ def _open_object_root(
     root = ObjectRoot(address, clock=clock)
     if identity is not None and not identity.fits(root.identity):
         raise another_root_error(address.location, identity, root.identity)
-    return guarded(root, principal)
+    return _guarded(root, principal)
 
 
 def _paths(several: Sequence[str | Path]) -> tuple[Path, ...]:
@@ -241,7 +245,7 @@ def open_or_create_root(
         if root is not None:
             return root
         try:
-            return guarded(_created(place, clock=clock), principal)
+            return _guarded(_created(place, clock=clock), principal)
         except LogDirError:
             root = find_root(place, principal=principal, clock=clock)
             if root is None:  # no other process created it meanwhile
@@ -254,7 +258,7 @@ def open_or_create_root(
             if not is_native_root(place):
                 raise
     try:
-        return guarded(_created(place, clock=clock, fs=fs), principal)
+        return _guarded(_created(place, clock=clock, fs=fs), principal)
     except LogDirError:
         return open_root(place, principal=principal, clock=clock, fs=fs)
 

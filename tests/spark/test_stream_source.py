@@ -19,7 +19,7 @@ from tiers import rest_full
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.image import partition_state_record
-from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 
 pytestmark = pytest.mark.spark
 
@@ -195,7 +195,7 @@ def test_range_deleted_by_retention_fails_query_or_is_skipped_if_data_loss_is_al
     checkpoint = tmp_path / "checkpoint"
     options = {"startingOffsets": json.dumps({"t": {"0": 10, "1": 20}})}
     Run(stream(root, **options, maxOffsetsPerTrigger=5), checkpoint, processingTime="1 hour").first_batch()
-    store = MetadataStore.open(root)
+    store = LocalMetadataStore.open(root)
     found = store.image.topic("t")
     state = replace(found.partitions[0].state, log_start_offset=40)
     store.commit(lambda _: [partition_state_record(found.topic_id, 0, state)], operation="delete records")

@@ -34,10 +34,11 @@ from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.groups.group import delete_outdated_offsets
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
 from pyspark_kafkalog.metadata.local.backend import LocalSnapshots, is_leftover
-from pyspark_kafkalog.metadata.local.log import HEAD_FILE, OffsetHint
+from pyspark_kafkalog.metadata.local.log import OffsetHint
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     FORMAT_VERSION,
+    HEAD_FILE,
     METADATA_DIR,
     is_unfinished_copy,
     metadata_dir,

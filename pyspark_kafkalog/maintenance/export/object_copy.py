@@ -38,7 +38,7 @@ from pyspark_kafkalog.maintenance.export.copy import (
 from pyspark_kafkalog.maintenance.objects.segments import append_run
 from pyspark_kafkalog.metadata.extents import NO_OBJECTS, NO_PRODUCER_BATCHES, NO_RUNS
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, StagingHorizon, TopicImage
-from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION
+from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION, RootFormat
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.leader_epochs import leader_epochs
 from pyspark_kafkalog.root.objects.extents import ObjectLog
@@ -286,8 +286,7 @@ def _as_file_root(image: MetadataImage, states: dict[TopicPartition, LogState]) 
     }
     return replace(
         image,
-        format_version=FORMAT_VERSION,
-        is_object_root=False,
+        format=RootFormat(FORMAT_VERSION),
         topics=topics,
         topic_names={topic.topic_id: name for name, topic in topics.items()},
         objects=NO_OBJECTS,

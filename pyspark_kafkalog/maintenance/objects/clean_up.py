@@ -173,7 +173,7 @@ def unnamed(image: MetadataImage, listed: Iterable[ObjectMetadata], layout: OwnL
     segments = _segment_ids(image)
     segments.update(segment.segment_id for each in image.dropped for segment in each.segments)
     topic_ids = {*image.topic_names, *(segment.topic_id for each in image.dropped for segment in each.segments)}
-    owns_store = image.is_object_root
+    owns_store = image.format.in_object_store
     for each in listed:
         if each.key.startswith(f"{METADATA_DIR}/") or each.key in named:
             continue

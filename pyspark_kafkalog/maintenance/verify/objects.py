@@ -44,9 +44,9 @@ from pyspark_kafkalog.maintenance.verify.indexes import IndexChecks, IndexExpect
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, ScopedUnit
 from pyspark_kafkalog.metadata.extents import DataObject
 from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, SERVERS_FOLDER
-from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ObjectMetadata, ObjectNotFoundError
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.extents import ObjectLog
@@ -374,7 +374,7 @@ class RemoteUnit(ScopedUnit):
 
         def is_named(extent: Extent) -> bool:
             """Whether the newest image names the segment: retention may have dropped it meanwhile."""
-            image = MetadataStore.open(self.scope.root).image
+            image = LocalMetadataStore.open(self.scope.root).image
             found = image.find(log.partition.topic, log.partition.partition)
             segments = () if found is None else found.segments
             return isinstance(extent, RemoteExtent) and extent.segment in segments

@@ -42,8 +42,8 @@ from pyspark_kafkalog.metadata.delta import ImageChanges, replay_commit, start_d
 from pyspark_kafkalog.metadata.image import UNKNOWN_ENDS, MetadataImage
 from pyspark_kafkalog.metadata.invariants import check_invariants
 from pyspark_kafkalog.metadata.local.backend import START_FILE, LocalSnapshots, read_pointer
-from pyspark_kafkalog.metadata.local.log import HEAD_FILE, LocalCommitLog, OffsetHint
-from pyspark_kafkalog.metadata.root_format import METADATA_DIR, check_marker, metadata_dir
+from pyspark_kafkalog.metadata.local.log import LocalCommitLog, OffsetHint
+from pyspark_kafkalog.metadata.root_format import HEAD_FILE, METADATA_DIR, check_marker, metadata_dir
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, Snapshots, image_of
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR, WORK_DIR

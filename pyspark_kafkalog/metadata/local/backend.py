@@ -37,46 +37,45 @@ the first few thousand names in the directory, so a long history costs no more t
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
+import random
 import re
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from pyspark_kafkalog.errors import KafkalogError, LogDirError
+from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.metadata.backend import LOGGING_FAILURES, MetadataBackend
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, Commit, KnownSnapshot, LoadedImage, OldCommits
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
 from pyspark_kafkalog.metadata.local.log import CommitRange, LocalCommitLog, OffsetHint
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
-    check_format_version,
+    METADATA_DIR,
     check_marker,
+    is_native_root,
     metadata_dir,
-    other_kind,
     read_marker,
 )
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
 from pyspark_kafkalog.metadata.snapshots import (
     MAX_SNAPSHOT_BYTES,
     POINTER_FILE,
-    CurrentMetadataLogConfig,
-    LoadedSnapshot,
+    MetadataLogConfig,
     Snapshot,
     SnapshotId,
     Snapshots,
     decode_snapshot,
     encode_snapshot,
     is_native,
-    snapshot_is_due,
     too_large,
 )
+from pyspark_kafkalog.metadata.store import Clock, MetadataStore
 from pyspark_kafkalog.storage.artefacts.marker_files import another_root_error, readable_identity
-from pyspark_kafkalog.storage.below_root import scan
+from pyspark_kafkalog.storage.below_root import follow_root, keep_directories, scan
 from pyspark_kafkalog.storage.filesystem import (
     LOCAL,
     FileSystem,
@@ -84,6 +83,7 @@ from pyspark_kafkalog.storage.filesystem import (
     in_background,
     note_unflushed,
     open_to_read,
+    time_ms,
 )
 from pyspark_kafkalog.storage.names import CHECKPOINT_SUFFIX
 
@@ -224,7 +224,6 @@ DELETE_DELAY_MS: Final = 60_000
 
 START_FILE: Final = "kafkalog-start"
 
-_LOG: Final = logging.getLogger(__name__)
 _FILES_A_COMMIT: Final = 4
 _FILES_A_HINT: Final = 1_000
 _SOON_MS: Final = 1000
@@ -236,110 +235,6 @@ _LEFTOVER = re.compile(r".+\.[0-9a-f]{16}\.tmp|\d{20}-\d{10}-[0-9a-f]+\.checkpoi
 def is_leftover(name: str) -> bool:
     """Whether a file in the metadata directory has a name that only a process that is writing it gives it."""
     return _LEFTOVER.fullmatch(name) is not None
-
-
-class Housekeeping:
-    """The maintenance of one commit log; thread-safe: while one thread does it, the others skip it."""
-
-    def __init__(self, log: LocalCommitLog, snapshots: LocalSnapshots, fs: FileSystem) -> None:
-        self._log = log
-        self._directory = log.directory
-        self._fs = fs
-        self._snapshots = snapshots
-        self._retention = CommitRetention(log, snapshots, fs)
-        self._lock = threading.Lock()
-        self._whole_end_offset = 0  # of the newest snapshot that is known to be whole
-        self._durable_end_offset = 0  # of the newest one that is known to be on disk too
-        self._config = CurrentMetadataLogConfig()
-
-    def snapshot_follows(self, loaded: LoadedImage, *, next_bytes: int, now_ms: int) -> bool:
-        """Whether a snapshot would follow a commit of at most `next_bytes` at `now_ms`, or soon after."""
-        config = self._config.of(loaded.image)
-        return snapshot_is_due(loaded.tail, config, now_ms=now_ms + _SOON_MS, next_bytes=next_bytes)
-
-    def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
-        """Do the work due as of `loaded`; return the snapshot that was written or found meanwhile, None if none."""
-        if not self._lock.acquire(blocking=False):
-            return None
-        newer: KnownSnapshot | None = None
-        try:
-            config = self._config.of(loaded.image)
-            # Independent steps: a full disk has no room for a snapshot, but removing files frees some.
-            if snapshot_is_due(loaded.tail, config, now_ms=now_ms):
-                with _LOGGING_FAILURES:
-                    newer = self._snapshots.write_newer(loaded)
-                with _LOGGING_FAILURES:
-                    now_ns = file_system_time_ns(self._directory.parent, self._fs)
-                    remove_leftovers(self._directory, now_ns=now_ns, fs=self._fs)
-            for snapshot in (loaded.tail.snapshot, newer):
-                if snapshot is not None and snapshot.is_sound and snapshot.end_offset > self._whole_end_offset:
-                    self._make_durable(snapshot.end_offset)
-            if config.max_retention_ms >= 0:
-                kept_ms = max(config.max_retention_ms, DELETE_DELAY_MS)
-                with _LOGGING_FAILURES:
-                    self._retention.remove_expired(
-                        snapshot_end_offset=self._durable_end_offset, older_than_ms=now_ms - kept_ms
-                    )
-            with _LOGGING_FAILURES:
-                self._log.restore_reserve()
-        finally:
-            self._lock.release()
-        return newer
-
-    def write_due_snapshot(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
-        """See MetadataBackend.write_due_snapshot."""
-        is_due = snapshot_is_due(loaded.tail, self._config.of(loaded.image), now_ms=now_ms)
-        return self._snapshots.write_newer(loaded) if is_due else None
-
-    def remove_old_commits(self, loaded: LoadedImage, *, now_ms: int, clock_ms: int, dry_run: bool) -> OldCommits:
-        """See MetadataBackend.remove_old_commits. Beside commits, which may remove the same files meanwhile."""
-        config = self._config.of(loaded.image)
-        known = loaded.tail.snapshot
-        end_offset = 0 if known is None else known.end_offset
-        if dry_run and snapshot_is_due(loaded.tail, config, now_ms=clock_ms):
-            end_offset = loaded.image.next_offset
-        if config.max_retention_ms < 0 or not end_offset:
-            return OldCommits()
-        # A time ahead of the clock makes no commit old enough for the delay.
-        older_than_ms = min(now_ms - config.max_retention_ms, clock_ms - DELETE_DELAY_MS)
-        retention = CommitRetention(self._log, self._snapshots, self._fs)  # of its own: commits keep using theirs
-        if dry_run:
-            return retention.remove_all_expired(end_offset, older_than_ms, dry_run=True)
-        if not retention.has_expired(end_offset, older_than_ms) or known is None:
-            return OldCommits()
-        if not known.is_sound:
-            self._snapshots.check(end_offset)
-        self._snapshots.flush(end_offset)
-        return retention.remove_all_expired(end_offset, older_than_ms)
-
-    def _make_durable(self, end_offset: int) -> None:
-        """Have the snapshot flushed. A commit that waits for the disk has flushed all that was written before it."""
-        self._whole_end_offset = end_offset
-        if self._fs.waits_for_disk:
-            self._durable_end_offset = end_offset
-        else:
-            in_background(partial(self._flush, end_offset))
-
-    def _flush(self, end_offset: int) -> None:
-        with _LOGGING_FAILURES:
-            self._snapshots.flush(end_offset)
-            self._durable_end_offset = max(self._durable_end_offset, end_offset)
-
-
-class _LoggingFailures:
-    """Logs an error of the block, which ends there."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, (OSError, KafkalogError)):
-            return False
-        _LOG.warning("metadata housekeeping failed after a successful commit, the next commit tries again: %s", error)
-        return True
-
-
-_LOGGING_FAILURES: Final = _LoggingFailures()
 
 
 class CommitRetention:
@@ -442,23 +337,29 @@ def _file_state(path: str | Path) -> _FileState | None:
     return (found.st_dev, found.st_ino, found.st_ctime_ns)
 
 
-class LocalBackend:
+class LocalBackend(MetadataBackend):
     """The directory `root`."""
 
     repeats_creates = False
+    maintains_each_commit = True
+
+    log: LocalCommitLog
+    snapshots: LocalSnapshots
 
     def __init__(self, root: Path, *, fs: FileSystem = LOCAL) -> None:
+        log = LocalCommitLog(metadata_dir(root), fs=fs)
+        super().__init__(log, LocalSnapshots(log.directory, fs))
         self.root = root
         self.location = str(root)
         self._real_path = os.path.realpath(root)
         self._marker = metadata_dir(root) / FORMAT_MARKER
-        self.opened: object = _file_state(self._marker)
+        self.opened = _file_state(self._marker)
         self.identity = readable_identity(root)
-        self.log = LocalCommitLog(metadata_dir(root), fs=fs)
         self._checked_marker: bytes | None = None
         self._fs = fs
-        self.snapshots = LocalSnapshots(self.log.directory, fs)
-        self._housekeeping = Housekeeping(self.log, self.snapshots, fs)
+        self._retention = CommitRetention(self.log, self.snapshots, fs)
+        self._whole_end_offset = 0  # of the newest snapshot that is known to be whole
+        self._durable_end_offset = 0  # of the newest one that is known to be on disk too
 
     def check_root(self, known: object) -> object:
         marker = _file_state(self._marker)
@@ -483,19 +384,14 @@ class LocalBackend:
             check_marker(self.log.directory)
             self._checked_marker = marker
 
-    def check_format_version(self, version: int, file: str, *, is_object_root: bool) -> None:
-        check_format_version(version, file)
-        if is_object_root:
-            raise other_kind(file, expected="a root on a file system", found="one in an object store")
+    def check_image(self, image: MetadataImage, file: str) -> None:
+        image.format.check_on_file_system(file)
 
     def state_of(self, loaded: LoadedImage) -> object:
         return _file_state(loaded.tail.last_file)
 
     def sees_end(self, loaded: LoadedImage) -> bool:
         return False  # a refresh costs less than a commit that loses the race
-
-    def load_newest(self) -> LoadedSnapshot:
-        return self.snapshots.load_newest()
 
     def head(self) -> int | None:
         return self.log.head()
@@ -519,14 +415,119 @@ class LocalBackend:
         )
 
     def snapshot_follows(self, loaded: LoadedImage, *, next_bytes: int, now_ms: int) -> bool:
-        """See Housekeeping.snapshot_follows."""
-        return self._housekeeping.snapshot_follows(loaded, next_bytes=next_bytes, now_ms=now_ms)
+        """Whether a snapshot would follow a commit of at most `next_bytes` at `now_ms`, or soon after."""
+        return self._snapshot_is_due(loaded, now_ms + _SOON_MS, next_bytes=next_bytes)
 
-    def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
-        return self._housekeeping.after_commit(loaded, now_ms=now_ms)
+    def _maintain(
+        self,
+        loaded: LoadedImage,
+        newer: KnownSnapshot | None,
+        config: MetadataLogConfig,
+        *,
+        snapshot_was_due: bool,
+        now_ms: int,
+    ) -> None:
+        if snapshot_was_due:
+            with LOGGING_FAILURES:
+                now_ns = file_system_time_ns(self.root, self._fs)
+                remove_leftovers(self.log.directory, now_ns=now_ns, fs=self._fs)
+        for snapshot in (loaded.tail.snapshot, newer):
+            if snapshot is not None and snapshot.is_sound and snapshot.end_offset > self._whole_end_offset:
+                self._make_durable(snapshot.end_offset)
+        if config.max_retention_ms >= 0:
+            kept_ms = max(config.max_retention_ms, DELETE_DELAY_MS)
+            with LOGGING_FAILURES:
+                self._retention.remove_expired(
+                    snapshot_end_offset=self._durable_end_offset, older_than_ms=now_ms - kept_ms
+                )
+        with LOGGING_FAILURES:
+            self.log.restore_reserve()
 
-    def write_due_snapshot(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
-        return self._housekeeping.write_due_snapshot(loaded, now_ms=now_ms)
+    def _make_durable(self, end_offset: int) -> None:
+        """Have the snapshot flushed. A commit that waits for the disk has flushed all that was written before it."""
+        self._whole_end_offset = end_offset
+        if self._fs.waits_for_disk:
+            self._durable_end_offset = end_offset
+        else:
+            in_background(partial(self._flush, end_offset))
 
-    def remove_old_commits(self, loaded: LoadedImage, *, now_ms: int, clock_ms: int, dry_run: bool) -> OldCommits:
-        return self._housekeeping.remove_old_commits(loaded, now_ms=now_ms, clock_ms=clock_ms, dry_run=dry_run)
+    def _flush(self, end_offset: int) -> None:
+        with LOGGING_FAILURES:
+            self.snapshots.flush(end_offset)
+            self._durable_end_offset = max(self._durable_end_offset, end_offset)
+
+    def _find_old_commits(
+        self, loaded: LoadedImage, end_offset: int, config: MetadataLogConfig, *, now_ms: int, clock_ms: int
+    ) -> OldCommits:
+        retention, older_than_ms = self._retention_of_job(config, now_ms, clock_ms)
+        return retention.remove_all_expired(end_offset, older_than_ms, dry_run=True)
+
+    def _remove_old_commits(
+        self, loaded: LoadedImage, known: KnownSnapshot, config: MetadataLogConfig, *, now_ms: int, clock_ms: int
+    ) -> OldCommits:
+        retention, older_than_ms = self._retention_of_job(config, now_ms, clock_ms)
+        if not retention.has_expired(known.end_offset, older_than_ms):
+            return OldCommits()
+        if not known.is_sound:
+            self.snapshots.check(known.end_offset)
+        self.snapshots.flush(known.end_offset)
+        return retention.remove_all_expired(known.end_offset, older_than_ms)
+
+    def _retention_of_job(self, config: MetadataLogConfig, now_ms: int, clock_ms: int) -> tuple[CommitRetention, int]:
+        """A retention of its own, as commits keep using theirs and may remove the same files; and its time.
+
+        A time ahead of the clock makes no commit old enough for the delay.
+        """
+        older_than_ms = min(now_ms - config.max_retention_ms, clock_ms - DELETE_DELAY_MS)
+        return CommitRetention(self.log, self.snapshots, self._fs), older_than_ms
+
+
+class LocalMetadataStore(MetadataStore):
+    """The metadata of a root on a file system, in the directory `root`."""
+
+    _backend: LocalBackend
+
+    def __init__(
+        self, root: Path, *, clock: Clock = time_ms, rng: random.Random | None = None, fs: FileSystem = LOCAL
+    ) -> None:
+        super().__init__(LocalBackend(root, fs=fs), clock=clock, rng=rng)
+        self.root = root
+
+    @staticmethod
+    def open(
+        root: Path, *, clock: Clock = time_ms, rng: random.Random | None = None, fs: FileSystem = LOCAL
+    ) -> LocalMetadataStore:
+        """The store of the root in the directory `root`, with the current image.
+
+        Raises LogDirError if `root` is not a native log directory or its creation was interrupted, CorruptRecordError
+        for a damaged or lost commit, UnsupportedFormatError for a format version that this package does not read.
+        """
+        follow_root(root)
+        if not is_native_root(root):
+            raise LogDirError(
+                f"{root} is not a native log directory: expected {METADATA_DIR}/{FORMAT_MARKER}, found no such file"
+            )
+        with keep_directories():
+            check_marker(metadata_dir(root))
+            store = LocalMetadataStore(root, clock=clock, rng=rng, fs=fs)
+            if store.log.head() is None:
+                highest = store.log.highest_listed()
+                store.log.check_reaches(store.refresh().next_offset, highest)
+            if store.refresh_to_head().format_version is None:
+                raise LogDirError(f"creating the log directory {root} was not finished: create it again")
+        store.remember()
+        return store
+
+    @property
+    def log(self) -> LocalCommitLog:
+        return self._backend.log
+
+    def snapshot_follows(self, next_bytes: int) -> bool:
+        """Whether a commit of at most `next_bytes`, made now, would be followed by a snapshot."""
+        return self._backend.snapshot_follows(self._loaded, next_bytes=next_bytes, now_ms=self._clock())
+
+    @property
+    def last_and_next_file(self) -> tuple[Path, Path]:
+        """The file that `image` was last read from, and the file that the next commit will have."""
+        loaded = self._loaded
+        return Path(loaded.tail.last_file), self.log.path(loaded.image.next_offset)

@@ -59,6 +59,7 @@ from pyspark_kafkalog.metadata.commit_log import (
     encode_commit,
 )
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.root_format import HEAD_FILE
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, crc32c, parse_header
 from pyspark_kafkalog.storage.below_root import open_file, scan
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space, open_to_read, pread
@@ -242,8 +243,6 @@ def _is_at(fd: int, path: Path) -> bool:
     except FileNotFoundError:
         return False
 
-
-HEAD_FILE: Final = "kafkalog-head"
 
 _COMMIT_FILE = re.compile(r"(\d{20})\.log")
 _LOG: Final = logging.getLogger(__name__)

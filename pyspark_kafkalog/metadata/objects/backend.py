@@ -27,8 +27,8 @@ count.
 from __future__ import annotations
 
 import logging
+import random
 import re
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +37,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError, LogDirError
+from pyspark_kafkalog.metadata.backend import LOGGING_FAILURES, MetadataBackend
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, Commit, KnownSnapshot, LoadedImage, OldCommits
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
@@ -55,15 +56,11 @@ from pyspark_kafkalog.metadata.objects.log import (
 )
 from pyspark_kafkalog.metadata.root_format import (
     METADATA_DIR,
-    check_object_format_version,
     check_object_marker,
-    other_kind,
 )
 from pyspark_kafkalog.metadata.snapshots import (
     MAX_SNAPSHOT_BYTES,
     POINTER_FILE,
-    CurrentMetadataLogConfig,
-    LoadedSnapshot,
     MetadataLogConfig,
     Snapshot,
     SnapshotId,
@@ -71,11 +68,18 @@ from pyspark_kafkalog.metadata.snapshots import (
     decode_snapshot,
     encode_snapshot,
     is_native,
-    snapshot_is_due,
 )
+from pyspark_kafkalog.metadata.store import Clock, MetadataStore
 from pyspark_kafkalog.object_store.repeat import Waiting
-from pyspark_kafkalog.object_store.store import ObjectExistsError, ObjectMetadata, ObjectStore
+from pyspark_kafkalog.object_store.store import (
+    ObjectExistsError,
+    ObjectMetadata,
+    ObjectNotFoundError,
+    ObjectStore,
+    ObjectStoreError,
+)
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, parse_meta_properties
+from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import META_PROPERTIES
 from pyspark_kafkalog.threads import side_by_side
 
@@ -136,70 +140,160 @@ class ObjectSnapshots(Snapshots):
 
 _LOG: Final = logging.getLogger(__name__)
 
-#: Requests cost, bytes hardly: snapshots are written more often than on a file system, so that opening a root takes few
-#: requests also while the image is large.
-_SNAPSHOT_SHARE: Final = 16
-
 #: Objects looked at in one run; a snapshot is due after fewer commits.
 _OBJECTS_A_RUN: Final = 2_000
 #: Objects that are deleted after one move of the start of the log.
 _DELETED_AT_ONCE: Final = 10_000
 
 
-class ObjectHousekeeping:
-    """The maintenance of one commit log; thread-safe: while one thread does it, the others skip it."""
+@dataclass(frozen=True, slots=True)
+class _Expired:
+    """An object to remove, if `start` becomes the oldest commit: the commit at that offset, None for a snapshot."""
 
-    def __init__(self, store: ObjectStore, start: CommitLogStart, snapshots: ObjectSnapshots) -> None:
+    key: str
+    size_bytes: int
+    commit: int | None
+    start: int
+
+
+def _kept_ms(config: MetadataLogConfig) -> int:
+    return max(config.max_retention_ms, MIN_RETENTION_MS)
+
+
+def _lowest_inline(loaded: LoadedImage) -> int | None:
+    return loaded.image.objects.lowest_inline_commit
+
+
+#: The roots that this process has opened, by the client of their store.
+_IDENTITIES: Final[WeakKeyDictionary[ObjectStore, RootIdentity]] = WeakKeyDictionary()
+
+
+class ObjectBackend(MetadataBackend):
+    """The root with `identity` in `store`."""
+
+    repeats_creates = True
+    #: Requests cost, bytes hardly: snapshots are written more often than on a file system, so that opening a root takes
+    #: few requests also while the image is large.
+    snapshot_share = 16
+    maintains_each_commit = False
+
+    log: ObjectCommitLog
+    snapshots: ObjectSnapshots
+
+    def __init__(self, store: ObjectStore, identity: RootIdentity, start: CommitLogStart, *, waiting: Waiting) -> None:
+        super().__init__(ObjectCommitLog(store, start, waiting=waiting), ObjectSnapshots(store, start))
+        self.location = store.url
+        self.identity = identity
+        self.opened = identity
         self._store = store
         self._start = start
-        self._snapshots = snapshots
-        self._lock = threading.Lock()
-        self._config = CurrentMetadataLogConfig()
 
-    def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
-        """Do the work due as of `loaded`; return the snapshot that was written or found meanwhile, None if none."""
-        config = self._config.of(loaded.image)
-        is_due = snapshot_is_due(loaded.tail, config, now_ms=now_ms, snapshot_share=_SNAPSHOT_SHARE)
-        if not is_due or not self._lock.acquire(blocking=False):
-            return None
-        newer: KnownSnapshot | None = None
-        try:
-            newer = self._snapshots.write_newer(loaded)
-            if newer is not None and newer.is_sound and config.max_retention_ms >= 0:
-                newest = self._store.head(snapshot_key(SnapshotId(newer.end_offset, LEADER_EPOCH)))
-                older_than_ms = newest.last_modified_ms - _kept_ms(config)
-                listed = islice(self._store.list_objects(METADATA_DIR), _OBJECTS_A_RUN)
-                self._remove(self._expired(listed, newer.end_offset, older_than_ms), _lowest_inline(loaded))
-        except (OSError, KafkalogError) as error:
-            _LOG.warning("metadata housekeeping failed after a successful commit, a later one tries again: %s", error)
-        finally:
-            self._lock.release()
-        return newer
+    @staticmethod
+    def open(store: ObjectStore, *, clock: Callable[[], int], waiting: Waiting) -> ObjectBackend:
+        """The place of the root in `store`: two requests at once. Raises the errors of MetadataStore."""
+        marker, properties = side_by_side(
+            [
+                partial(read_if_there, store, MARKER_KEY),
+                partial(read_if_there, store, META_PROPERTIES, max_bytes=META_PROPERTIES_BYTES_MAX),
+            ]
+        )
+        if marker is None:
+            raise LogDirError(
+                f"{store.url} is not a native log directory: expected the object {MARKER_KEY}, found no such object"
+            )
+        check_object_marker(marker, name_of(store, MARKER_KEY))
+        if properties is None:
+            raise LogDirError(f"creating the log directory {store.url} was not finished: create it again")
+        identity = _IDENTITIES[store] = _identity(properties, name_of(store, META_PROPERTIES))
+        return ObjectBackend._of(store, identity, clock=clock, waiting=waiting)
 
-    def write_due_snapshot(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
-        """See MetadataBackend.write_due_snapshot."""
-        config = self._config.of(loaded.image)
-        is_due = snapshot_is_due(loaded.tail, config, now_ms=now_ms, snapshot_share=_SNAPSHOT_SHARE)
-        return self._snapshots.write_newer(loaded) if is_due else None
+    @staticmethod
+    def open_again(store: ObjectStore, *, clock: Callable[[], int], waiting: Waiting) -> ObjectBackend | None:
+        """The place of the root that this process has opened in `store` before; None if it has not. No request.
 
-    def remove_old_commits(self, loaded: LoadedImage, *, now_ms: int, clock_ms: int, dry_run: bool) -> OldCommits:
-        """See MetadataBackend.remove_old_commits: 1 HEAD and 1 LIST if there is nothing to remove.
-
-        Only a dry run, which changes nothing, goes by the time given: it says what the next commit would allow.
+        It holds only if `is_confirmed` is true after the log was read to its end.
         """
-        config = self._config.of(loaded.image)
-        known = loaded.tail.snapshot
-        end_offset = 0 if known is None else known.end_offset
-        if dry_run and snapshot_is_due(loaded.tail, config, now_ms=clock_ms, snapshot_share=_SNAPSHOT_SHARE):
-            end_offset = loaded.image.next_offset
-        if config.max_retention_ms < 0 or not end_offset:
-            return OldCommits()
-        time_ms = now_ms if dry_run else self._written_ms(loaded, end_offset)
-        expired = self._expired(self._store.list_objects(METADATA_DIR), end_offset, time_ms - _kept_ms(config))
+        identity = _IDENTITIES.get(store)
+        return None if identity is None else ObjectBackend._of(store, identity, clock=clock, waiting=waiting)
+
+    @staticmethod
+    def _of(store: ObjectStore, identity: RootIdentity, *, clock: Callable[[], int], waiting: Waiting) -> ObjectBackend:
+        start = CommitLogStart(store, identity.directory_id or "", clock=clock, monotonic=waiting.monotonic)
+        return ObjectBackend(store, identity, start, waiting=waiting)
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the start of the log, when it was read last, was that of the root with `identity`."""
+        return self._start.is_stored
+
+    def check_root(self, known: object) -> object:
+        return known  # reading the start of the log reports another root
+
+    def cache_key(self, known: object) -> object:
+        return (known, self.location)
+
+    def check_format(self) -> None:
+        """Does nothing: an upgrade is a commit, and the create of the next one decides."""
+
+    def check_image(self, image: MetadataImage, file: str) -> None:
+        image.format.check_in_object_store(file)
+
+    def state_of(self, loaded: LoadedImage) -> object:
+        return self.identity  # reading the log reports what was removed
+
+    def sees_end(self, loaded: LoadedImage) -> bool:
+        return self.log.sees_end(loaded.image.next_offset)
+
+    def head(self) -> int | None:
+        return None
+
+    def publish(
+        self,
+        loaded: LoadedImage,
+        records: Sequence[MetadataRecord],
+        *,
+        timestamp_ms: int,
+        frees_space: bool,
+        before_visible: Callable[[], None] | None = None,
+    ) -> Commit:
+        if before_visible is not None:
+            before_visible()
+        return self.log.publish(loaded, records, timestamp_ms=timestamp_ms)
+
+    def _maintain(
+        self,
+        loaded: LoadedImage,
+        newer: KnownSnapshot | None,
+        config: MetadataLogConfig,
+        *,
+        snapshot_was_due: bool,
+        now_ms: int,
+    ) -> None:
+        if newer is None or not newer.is_sound or config.max_retention_ms < 0:
+            return
+        with LOGGING_FAILURES:
+            newest = self._store.head(snapshot_key(SnapshotId(newer.end_offset, LEADER_EPOCH)))
+            older_than_ms = newest.last_modified_ms - _kept_ms(config)
+            listed = islice(self._store.list_objects(METADATA_DIR), _OBJECTS_A_RUN)
+            self._remove(self._expired(listed, newer.end_offset, older_than_ms), _lowest_inline(loaded))
+
+    def _find_old_commits(
+        self, loaded: LoadedImage, end_offset: int, config: MetadataLogConfig, *, now_ms: int, clock_ms: int
+    ) -> OldCommits:
+        """Only this goes by the time given: it says what the next commit would allow."""
+        expired = self._expired(self._store.list_objects(METADATA_DIR), end_offset, now_ms - _kept_ms(config))
+        return self._remove(expired, _lowest_inline(loaded), dry_run=True)
+
+    def _remove_old_commits(
+        self, loaded: LoadedImage, known: KnownSnapshot, config: MetadataLogConfig, *, now_ms: int, clock_ms: int
+    ) -> OldCommits:
+        """1 HEAD and 1 LIST if there is nothing to remove."""
+        older_than_ms = self._written_ms(loaded, known.end_offset) - _kept_ms(config)
+        expired = self._expired(self._store.list_objects(METADATA_DIR), known.end_offset, older_than_ms)
         first = next(expired, None)
-        if first is not None and known is not None and not known.is_sound and not dry_run:
-            self._snapshots.check(end_offset)
-        return self._remove(chain([] if first is None else [first], expired), _lowest_inline(loaded), dry_run=dry_run)
+        if first is not None and not known.is_sound:
+            self.snapshots.check(known.end_offset)
+        return self._remove(chain([] if first is None else [first], expired), _lowest_inline(loaded))
 
     def _written_ms(self, loaded: LoadedImage, snapshot_end_offset: int) -> int:
         """When the last commit, or the snapshot that contains it, was put, by the store's clock."""
@@ -255,127 +349,50 @@ class ObjectHousekeeping:
             last = offset, each
 
 
-@dataclass(frozen=True, slots=True)
-class _Expired:
-    """An object to remove, if `start` becomes the oldest commit: the commit at that offset, None for a snapshot."""
+class ObjectMetadataStore(MetadataStore):
+    """The metadata of a root in an object store."""
 
-    key: str
-    size_bytes: int
-    commit: int | None
-    start: int
-
-
-def _kept_ms(config: MetadataLogConfig) -> int:
-    return max(config.max_retention_ms, MIN_RETENTION_MS)
-
-
-def _lowest_inline(loaded: LoadedImage) -> int | None:
-    return loaded.image.objects.lowest_inline_commit
-
-
-#: The roots that this process has opened, by the client of their store.
-_IDENTITIES: Final[WeakKeyDictionary[ObjectStore, RootIdentity]] = WeakKeyDictionary()
-
-
-class ObjectBackend:
-    """The root with `identity` in `store`."""
-
-    repeats_creates = True
-
-    def __init__(self, store: ObjectStore, identity: RootIdentity, start: CommitLogStart, *, waiting: Waiting) -> None:
-        self.location = store.url
-        self.identity: RootIdentity | None = identity
-        self.opened: object = identity
-        self._start = start
-        self.log = ObjectCommitLog(store, start, waiting=waiting)
-        self.snapshots = ObjectSnapshots(store, start)
-        self._housekeeping = ObjectHousekeeping(store, start, self.snapshots)
+    _backend: ObjectBackend
 
     @staticmethod
-    def open(store: ObjectStore, *, clock: Callable[[], int], waiting: Waiting) -> ObjectBackend:
-        """The place of the root in `store`: two requests at once. Raises the errors of MetadataStore."""
-        marker, properties = side_by_side(
-            [
-                partial(read_if_there, store, MARKER_KEY),
-                partial(read_if_there, store, META_PROPERTIES, max_bytes=META_PROPERTIES_BYTES_MAX),
-            ]
-        )
-        if marker is None:
-            raise LogDirError(
-                f"{store.url} is not a native log directory: expected the object {MARKER_KEY}, found no such object"
-            )
-        check_object_marker(marker, name_of(store, MARKER_KEY))
-        if properties is None:
-            raise LogDirError(f"creating the log directory {store.url} was not finished: create it again")
-        identity = _IDENTITIES[store] = _identity(properties, name_of(store, META_PROPERTIES))
-        return ObjectBackend._of(store, identity, clock=clock, waiting=waiting)
-
-    @staticmethod
-    def open_again(store: ObjectStore, *, clock: Callable[[], int], waiting: Waiting) -> ObjectBackend | None:
-        """The place of the root that this process has opened in `store` before; None if it has not. No request.
-
-        It holds only if `is_confirmed` is true after the log was read to its end.
-        """
-        identity = _IDENTITIES.get(store)
-        return None if identity is None else ObjectBackend._of(store, identity, clock=clock, waiting=waiting)
-
-    @staticmethod
-    def _of(store: ObjectStore, identity: RootIdentity, *, clock: Callable[[], int], waiting: Waiting) -> ObjectBackend:
-        start = CommitLogStart(store, identity.directory_id or "", clock=clock, monotonic=waiting.monotonic)
-        return ObjectBackend(store, identity, start, waiting=waiting)
-
-    @property
-    def is_confirmed(self) -> bool:
-        """Whether the start of the log, when it was read last, was that of the root with `identity`."""
-        return self._start.is_stored
-
-    def check_root(self, known: object) -> object:
-        return known  # reading the start of the log reports another root
-
-    def cache_key(self, known: object) -> object:
-        return (known, self.location)
-
-    def check_format(self) -> None:
-        """Does nothing: an upgrade is a commit, and the create of the next one decides."""
-
-    def check_format_version(self, version: int, file: str, *, is_object_root: bool) -> None:
-        check_object_format_version(version, file)
-        if not is_object_root:
-            raise other_kind(file, expected="a root in an object store", found="one on a file system")
-
-    def state_of(self, loaded: LoadedImage) -> object:
-        return self.identity  # reading the log reports what was removed
-
-    def sees_end(self, loaded: LoadedImage) -> bool:
-        return self.log.sees_end(loaded.image.next_offset)
-
-    def load_newest(self) -> LoadedSnapshot:
-        return self.snapshots.load_newest()
-
-    def head(self) -> int | None:
-        return None
-
-    def publish(
-        self,
-        loaded: LoadedImage,
-        records: Sequence[MetadataRecord],
+    def open(
+        store: ObjectStore,
         *,
-        timestamp_ms: int,
-        frees_space: bool,
-        before_visible: Callable[[], None] | None = None,
-    ) -> Commit:
-        if before_visible is not None:
-            before_visible()
-        return self.log.publish(loaded, records, timestamp_ms=timestamp_ms)
+        clock: Clock = time_ms,
+        rng: random.Random | None = None,
+        waiting: Waiting | None = None,
+    ) -> ObjectMetadataStore:
+        """The store of the root in the object store `store`, with the current image.
 
-    def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
-        return self._housekeeping.after_commit(loaded, now_ms=now_ms)
+        This takes six requests and a few for the commits since the newest snapshot, or two if this process has opened
+        the root before. `waiting` is how commits wait for an answer of the store.
 
-    def write_due_snapshot(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
-        return self._housekeeping.write_due_snapshot(loaded, now_ms=now_ms)
+        Raises LogDirError if there is no root in `store`, or its creation was interrupted, CorruptRecordError for a
+        damaged or lost commit, UnsupportedFormatError for a format version that this package does not read,
+        ObjectStoreError.
+        """
+        waiting = waiting if waiting is not None else Waiting()
 
-    def remove_old_commits(self, loaded: LoadedImage, *, now_ms: int, clock_ms: int, dry_run: bool) -> OldCommits:
-        return self._housekeeping.remove_old_commits(loaded, now_ms=now_ms, clock_ms=clock_ms, dry_run=dry_run)
+        def metadata_of(backend: ObjectBackend) -> ObjectMetadataStore:
+            metadata = ObjectMetadataStore(backend, clock=clock, rng=rng, sleep=waiting.sleep)
+            if metadata.is_from_cache:
+                metadata.refresh()
+            return metadata
+
+        known = ObjectBackend.open_again(store, clock=clock, waiting=waiting)
+        metadata = None
+        if known is not None:
+            try:
+                metadata = metadata_of(known)
+            except KafkalogError as error:
+                if isinstance(error, ObjectStoreError) and not isinstance(error, ObjectNotFoundError):
+                    raise
+        if metadata is None or not metadata._backend.is_confirmed:  # opening it from the start tells what is there
+            metadata = metadata_of(ObjectBackend.open(store, clock=clock, waiting=waiting))
+        if metadata.image.format_version is None:
+            raise LogDirError(f"creating the log directory {store.url} was not finished: create it again")
+        metadata.remember()
+        return metadata
 
 
 def _identity(data: bytes, file: str) -> RootIdentity:

@@ -50,6 +50,7 @@ from pyspark_kafkalog.metadata.image import (
     partition_state_record,
     topic_record,
 )
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
     MetadataRecord,
@@ -57,7 +58,6 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 )
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, is_native_root, metadata_dir, write_marker
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, lock_records
-from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.admin import broker_config_record, format_records
 from pyspark_kafkalog.root.adopt.logs import (
     AdoptedLog,
@@ -222,7 +222,7 @@ def adopt(
 def _finish(root: Path, clock: Callable[[], int], fs: FileSystem) -> Adoption:
     """Finish an adoption that was interrupted after step 7, if there was one."""
     shutil.rmtree(root / WORK_DIR, ignore_errors=True)
-    store = MetadataStore.open(root)
+    store = LocalMetadataStore.open(root)
     topics = {name: topic.topic_id for name, topic in store.image.topics.items()}
     open_transactions, notes = transactions_of_root(root, clock, fs)
     return Adoption(

@@ -30,7 +30,7 @@ from pyspark_kafkalog.errors import (
     LogDirError,
     UnsupportedFormatError,
 )
-from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.record.scan import verify_crcs
 from pyspark_kafkalog.root.adopt.plan import AdoptionPlan
 from pyspark_kafkalog.root.file_root import FileRoot
@@ -343,6 +343,6 @@ def transactions_of_root(
 ) -> tuple[OpenTransactions, tuple[str, ...]]:
     """The open transactions of `root`, a native log directory, and notes for the user."""
     try:
-        return open_transactions_of(FileRoot(MetadataStore.open(root, clock=clock, fs=fs), clock=clock, fs=fs)), ()
+        return open_transactions_of(FileRoot(LocalMetadataStore.open(root, clock=clock, fs=fs), clock=clock, fs=fs)), ()
     except DiskFormatError as error:
         return OpenTransactions(), (f"open transactions cannot be read: {error}",)

@@ -44,6 +44,7 @@ from pyspark_kafkalog.metadata.extents import AT_LOG_END, RunAttributes, data_ob
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, partition_state_record
 from pyspark_kafkalog.metadata.invariants import check_not_following
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.store import NewCommit
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.root.commit.changes import StartAt, Truncation
 from pyspark_kafkalog.root.commit.committer import (
@@ -243,7 +244,8 @@ class ObjectEngine:
             plan(made)
             return made.commit_records()
 
-        self.root.store.commit(build, operation=self._operation, following_id=self._following_id)
+        new = NewCommit(build=build, operation=self._operation, following_id=self._following_id)
+        self.root.store.make(new)
         return made
 
     def carry_out_at_once(self, plan: Plan, units_count: int) -> None:

@@ -32,9 +32,10 @@ from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
 from pyspark_kafkalog.metadata.invariants import check_follower, check_not_following
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_lock import DEFAULT_LOCK_TIMEOUT_S, LOCK_FILE, RootLock
-from pyspark_kafkalog.metadata.store import CommitOutcome, LocalMetadataStore, MetadataStore
+from pyspark_kafkalog.metadata.store import CommitOutcome, MetadataStore, NewCommit
 from pyspark_kafkalog.root.admin import EffectiveConfigs, broker_config
 from pyspark_kafkalog.root.directories import ensure_partition_directory
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
@@ -439,14 +440,14 @@ class FileCommits:
                 return records(newest, states)
 
             with self._flushing(unflushed) as wait_for_disk:
-                outcome = self.store.commit(
-                    build,
+                new = NewCommit(
+                    build=build,
                     operation=self._operation,
                     key=key,
-                    newest=image,
                     following_id=self.following_id,
                     before_visible=wait_for_disk,
                 )
+                outcome = self.store.make(new, newest=image)
         except BaseException as error:
             for each in appends:
                 self.logs.drop(each.topic_partition)

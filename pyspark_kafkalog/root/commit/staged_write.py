@@ -34,7 +34,7 @@ from pyspark_kafkalog.metadata.extents import data_object_record
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, WriteCommitRecord, WrittenPartition
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
-from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.metadata.store import MetadataStore, NewCommit
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.root.write_transaction import (
     CommitResult,
@@ -298,7 +298,7 @@ def commit_objects(
                 )
         return [*write.records(image, committed), *map(data_object_record, objects)]
 
-    outcome = metadata.commit(build, operation="write", key=write.write_id)
+    outcome = metadata.make(NewCommit(build=build, operation="write", key=write.write_id))
     if outcome.commit is None:
         return skipped or CommitResult(None, ())
     return CommitResult(outcome.commit.base_offset, committed)

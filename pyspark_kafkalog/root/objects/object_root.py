@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import KafkalogError, LogDirError
 from pyspark_kafkalog.metadata.image import PartitionImage, TopicImage
+from pyspark_kafkalog.metadata.objects.backend import ObjectMetadataStore
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation
@@ -49,7 +50,7 @@ class ObjectRoot(NativeRoot):
         self.directories: tuple[Path, ...] = ()
         self._expected = _Expected()
         self._planned: PlannedRoot | None = None  # of the last plan
-        super().__init__(MetadataStore.open_object_root(self._objects, clock=clock), clock=clock)
+        super().__init__(ObjectMetadataStore.open(self._objects, clock=clock), clock=clock)
 
     @property
     def path(self) -> ObjectLocation:
@@ -227,7 +228,7 @@ class PlannedRoot:
     def metadata(self) -> MetadataStore:
         """The root's metadata, opened on first use."""
         if self._opened is None:
-            self._opened = MetadataStore.open_object_root(self.address.open())
+            self._opened = ObjectMetadataStore.open(self.address.open())
         return self._opened
 
 

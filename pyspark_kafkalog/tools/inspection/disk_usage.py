@@ -37,10 +37,10 @@ from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.messages.codec import json_text
 from pyspark_kafkalog.metadata.objects.log import commit_key
 from pyspark_kafkalog.metadata.root_format import is_native_root
-from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.below_root import scan
@@ -190,7 +190,7 @@ def list_remote_segments(root: Path) -> Iterator[StoredFile]:
     """
     if not is_native_root(root):
         return
-    for topic in MetadataStore.open(root).image.topics.values():
+    for topic in LocalMetadataStore.open(root).image.topics.values():
         for partition in topic.partitions:
             for each in partition.segments:
                 of = TopicPartition(topic.name, partition.partition)

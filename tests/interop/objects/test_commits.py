@@ -13,6 +13,7 @@ from simulations.object_commits import count_in
 
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, TransactionalIdRecord
+from pyspark_kafkalog.metadata.objects.backend import ObjectMetadataStore
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.root.bootstrap import create_object_root
@@ -35,7 +36,7 @@ def address(s3_proxy: S3Proxy, relay: HttpRelay) -> StoreAddress:
 
 def open_anew(address: StoreAddress) -> MetadataStore:
     forget_images()
-    return MetadataStore.open_object_root(address.open())
+    return ObjectMetadataStore.open(address.open())
 
 
 def count(store: MetadataStore, number: int) -> None:
@@ -83,7 +84,7 @@ def test_commit_whose_answer_is_lost_is_made_once(address: StoreAddress, relay: 
 
 
 def _count_up(address: StoreAddress, number: int) -> None:
-    store = MetadataStore.open_object_root(address.open())
+    store = ObjectMetadataStore.open(address.open())
     for _ in range(COMMITS):
         count(store, number)
 

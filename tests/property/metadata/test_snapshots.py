@@ -65,7 +65,7 @@ def writing(name: str, advance: int, producer: ProducerStateEntry | None, timest
     def step(image: MetadataImage) -> Sequence[MetadataRecord]:
         topic = image.topic(name)
         partition = topic.partitions[advance % len(topic.partitions)]
-        if image.is_object_root:
+        if image.format.in_object_store:
             run = Run(partition=partition.partition, size_bytes=100, offsets_count=advance % 999 + 1, batches_count=1)
             topics = (TopicRuns(topic_id=topic.topic_id, runs=(run,)),)
             key, planned_at = "data/a-0-0-0.batches", image.next_offset

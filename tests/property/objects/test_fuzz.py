@@ -47,7 +47,7 @@ def healthy() -> tuple[str, dict[str, StoredObject]]:
         log_dir.append("t", values(number, 20, 10), partition=number % 2)
     for number in (8, 9):
         log_dir.append("t", values(number, 300, 1000), partition=0)
-    root.store._place.snapshots.write(root.store.image)  # type: ignore[attr-defined]
+    root.store._backend.snapshots.write(root.store.image)  # type: ignore[attr-defined]
     for number in range(2):
         log_dir.append("t", values(number, 5, 10), partition=0)
     of = TopicPartition("t", 0)

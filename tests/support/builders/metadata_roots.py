@@ -34,7 +34,7 @@ def write_to(store: MetadataStore, topic_id: str, end: int, *, partition: int = 
     """A commit that moves one partition's end; in an object root by naming an object that does not exist."""
 
     def build(image: MetadataImage) -> list[MetadataRecord]:
-        if not image.is_object_root:
+        if not image.format.in_object_store:
             state = LogState(log_end_offset=end, active_size_bytes=end * 10)
             return [partition_state_record(topic_id, partition, state)]
         before = image.topics[image.topic_names[topic_id]].partitions[partition].state.log_end_offset

@@ -22,6 +22,8 @@ from fakes.clock import Clock
 from fakes.faulty_store import FaultyStore, MemoryBucket, VirtualClock
 
 from builders.metadata_roots import forget_images
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
+from pyspark_kafkalog.metadata.objects.backend import ObjectMetadataStore
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId
 from pyspark_kafkalog.metadata.store import MetadataStore
@@ -136,7 +138,7 @@ class LocalPlace:
 
     def open(self) -> MetadataStore:
         forget_images()
-        return MetadataStore.open(self.root, clock=self.clock)
+        return LocalMetadataStore.open(self.root, clock=self.clock)
 
     def names(self) -> list[str]:
         return sorted(path.name for path in (self.root / METADATA_DIR).iterdir())
@@ -169,7 +171,7 @@ class ObjectPlace:
 
     def open_with(self, client: FaultyStore) -> MetadataStore:
         forget_images()
-        return MetadataStore.open_object_root(client, clock=self.clock, waiting=self.waiting)
+        return ObjectMetadataStore.open(client, clock=self.clock, waiting=self.waiting)
 
     def client(self, **faults: Any) -> FaultyStore:
         return FaultyStore(self.bucket, **faults)

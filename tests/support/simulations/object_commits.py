@@ -27,7 +27,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, 
 from pyspark_kafkalog.metadata.objects import backend as backend_module
 from pyspark_kafkalog.metadata.objects import log as log_module
 from pyspark_kafkalog.metadata.objects.log import CommitObject
-from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.metadata.store import MetadataStore, NewCommit
 from pyspark_kafkalog.object_store.store import ObjectStoreError
 
 HOUR_MS: Final = 3_600_000
@@ -104,7 +104,7 @@ class Writer:
         if self.pending is None:
             self.keys += 1
             self.pending = f"{self.number}-{self.keys}"
-        store.commit(self._next, operation="count", key=self.pending)
+        store.make(NewCommit(build=self._next, operation="count", key=self.pending))
         self.pending = None
         self.counted.made += 1
 
@@ -140,7 +140,7 @@ def check(place: ObjectPlace, writers: Sequence[Writer]) -> MetadataImage:
     assert [each.base_offset for each in commits] == kept
     fresh = place.open()
     for each in commits:
-        fresh._place.log._last_read = None
+        fresh._backend.log._last_read = None
         assert fresh.log.read(each.base_offset) == each
     return store.image
 

@@ -17,9 +17,10 @@ from pyspark_kafkalog.errors import (
     UnsupportedFormatError,
 )
 from pyspark_kafkalog.metadata.commit_log import MAX_COMMIT_BYTES
-from pyspark_kafkalog.metadata.local.log import HEAD_FILE, LocalCommitLog
+from pyspark_kafkalog.metadata.local.log import LocalCommitLog
 from pyspark_kafkalog.metadata.messages.metadata_records import FeatureLevelRecord, MetadataRecord
 from pyspark_kafkalog.metadata.messages.records import encode_record
+from pyspark_kafkalog.metadata.root_format import HEAD_FILE
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.filesystem import FileSystem
 

@@ -21,9 +21,10 @@ from pyspark_kafkalog.errors import (
     LogDirError,
 )
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, ProducerIdsRecord
 from pyspark_kafkalog.metadata.root_lock import root_lock
-from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.metadata.store import MetadataStore, NewCommit
 from pyspark_kafkalog.root.admin import create_topic
 from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.storage.filesystem import FileSystem
@@ -39,15 +40,17 @@ def test_killed_commit_is_visible_whole_or_not_at_all(tmp_path: Path) -> None:
         root = tmp_path / f"root-{calls}"
         create_root(root)
         fs = StoppingFileSystem(calls, error=broken_disk)
-        store = MetadataStore.open(root, fs=fs)
+        store = LocalMetadataStore.open(root, fs=fs)
         committed = False
         try:
-            store.commit(lambda image: create_topic(image, "a", partitions=3), operation="x", max_attempts=1)
+            store.make(
+                NewCommit(build=lambda image: create_topic(image, "a", partitions=3), operation="x", max_attempts=1)
+            )
             committed = True
         except (OSError, CommitStateUnknownError):
             pass
         forget_images()
-        topics = MetadataStore.open(root).image.topics
+        topics = LocalMetadataStore.open(root).image.topics
         assert len(topics) in (0, 1)
         assert not committed or "a" in topics
         assert all(len(topic.partitions) == 3 for topic in topics.values())
@@ -84,7 +87,7 @@ def test_races_lost_at_every_attempt_raise_conflict(place: Place) -> None:
         return create_topic(image, "mine", partitions=1)
 
     with pytest.raises(CommitConflictError):
-        store.commit(build, operation="create topic", max_attempts=3)
+        store.make(NewCommit(build=build, operation="create topic", max_attempts=3))
     assert "mine" not in store.refresh().topics
 
 
@@ -124,7 +127,7 @@ def test_unknown_publish_result_is_resolved_by_own_commit_id(
         return [ProducerIdsRecord(broker_id=1, next_producer_id=image.next_producer_id + 1000)]
 
     fs = LinkReportsFailure(effect)
-    unsure = MetadataStore.open(root, clock=lambda: 1_000, fs=fs)
+    unsure = LocalMetadataStore.open(root, clock=lambda: 1_000, fs=fs)
     if other_thread_refreshes:
         fs.after_failure = unsure.refresh
     outcome = unsure.commit(build, operation="producer ids")
@@ -140,7 +143,7 @@ def test_commit_that_arrives_late_is_found_before_retry(
     root: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs = LinkReportsFailure("late")
-    unsure = MetadataStore.open(root, clock=lambda: 1_000, fs=fs)
+    unsure = LocalMetadataStore.open(root, clock=lambda: 1_000, fs=fs)
 
     def arrive(attempt: int) -> None:
         assert fs._late is not None
@@ -157,7 +160,7 @@ def test_disk_failure_after_unknown_result_raises_commit_state_unknown(
     root: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs = LinkReportsFailure("none")
-    unsure = MetadataStore.open(root, clock=lambda: 1_000, fs=fs)
+    unsure = LocalMetadataStore.open(root, clock=lambda: 1_000, fs=fs)
 
     def no_space(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -168,7 +171,7 @@ def test_disk_failure_after_unknown_result_raises_commit_state_unknown(
 
 
 def _count_up(root: Path, times: int, lock: bool) -> None:
-    store = MetadataStore.open(root)
+    store = LocalMetadataStore.open(root)
 
     def build(image: MetadataImage) -> list[MetadataRecord]:
         topic = image.topic("counter")
@@ -178,9 +181,9 @@ def _count_up(root: Path, times: int, lock: bool) -> None:
     for _ in range(times):
         if lock:
             with root_lock(root):
-                store.commit(build, operation="count", max_attempts=1)
+                store.make(NewCommit(build=build, operation="count", max_attempts=1))
         else:
-            store.commit(build, operation="count", max_attempts=1000)
+            store.make(NewCommit(build=build, operation="count", max_attempts=1000))
 
 
 @pytest.mark.parametrize("lock", [False, True])

@@ -35,6 +35,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TopicRuns,
 )
 from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
+from pyspark_kafkalog.metadata.root_format import RootFormat
 from pyspark_kafkalog.storage.names import encode_uuid
 
 TOPIC_ID = encode_uuid(bytes(15) + b"\x07")
@@ -621,7 +622,7 @@ def test_dropping_segments_leaves_no_run() -> None:
 
 
 def test_remote_segment_in_root_of_first_format_version_is_refused() -> None:
-    image = replace(new_root(is_object_root=False), format_version=1)
+    image = replace(new_root(is_object_root=False), format=RootFormat(1))
     state = replace(image.partition("t", 0).state, log_end_offset=20)
     with pytest.raises(InvalidRecordError, match="segments_need_format_that_has_them: t-0 would have segments"):
         commit(image, partition_state_record(TOPIC_ID, 0, state), merged(segment(0, 5, 1)))

@@ -18,6 +18,7 @@ from pyspark_kafkalog.metadata.image import (
     image_records,
     partition_state_record,
 )
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
@@ -32,7 +33,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TransactionalIdRecord,
     UserScramCredentialRecord,
 )
-from pyspark_kafkalog.metadata.store import LocalMetadataStore, MetadataStore
+from pyspark_kafkalog.metadata.store import MetadataStore, NewCommit
 from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import encode_uuid
@@ -49,7 +50,7 @@ OFFSETS = LogState(log_start_offset=0, log_end_offset=10, leader_epoch=3)
 def store(tmp_path: Path) -> LocalMetadataStore:
     """A root that follows, with a topic of one partition that ends at 10."""
     create_root(tmp_path)
-    store = MetadataStore.open(tmp_path)
+    store = LocalMetadataStore.open(tmp_path)
     commit(
         store,
         TopicRecord(name="t", topic_id=TOPIC_ID),
@@ -61,7 +62,7 @@ def store(tmp_path: Path) -> LocalMetadataStore:
 
 
 def commit(store: MetadataStore, *records: MetadataRecord, following_id: str | None = None) -> MetadataImage:
-    return store.commit(lambda image: records, operation="test", following_id=following_id).image
+    return store.make(NewCommit(build=lambda image: records, operation="test", following_id=following_id)).image
 
 
 def state(**changes: int) -> MetadataRecord:
@@ -155,7 +156,7 @@ def test_following_is_in_snapshots_and_read_again(store: LocalMetadataStore) -> 
     delta = start_delta(MetadataImage(), base_offset=0, timestamp_ms=1)
     delta.replay(image_records(image))
     assert delta.build(1).following == image.following == FOLLOWING
-    assert MetadataStore.open(store.root).image.following == FOLLOWING
+    assert LocalMetadataStore.open(store.root).image.following == FOLLOWING
 
 
 def test_a_commit_that_was_planned_before_following_began_is_refused(store: LocalMetadataStore) -> None:
@@ -166,7 +167,7 @@ def test_a_commit_that_was_planned_before_following_began_is_refused(store: Loca
         nonlocal attempts
         attempts += 1
         if attempts == 1:  # another process begins to follow
-            other = MetadataStore.open(store.root)
+            other = LocalMetadataStore.open(store.root)
             other.commit(lambda newest: [following_record(FOLLOWING)], operation="follow")
         return [state(log_end_offset=11)]
 

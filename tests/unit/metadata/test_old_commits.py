@@ -17,7 +17,7 @@ from kafkalog_command import Command
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.metadata.commit_log import OldCommits
-from pyspark_kafkalog.metadata.local.backend import START_FILE
+from pyspark_kafkalog.metadata.local.backend import START_FILE, LocalMetadataStore
 from pyspark_kafkalog.metadata.local.log import OffsetHint
 from pyspark_kafkalog.metadata.objects import backend
 from pyspark_kafkalog.metadata.root_format import metadata_dir
@@ -169,9 +169,9 @@ def test_removal_stopped_at_any_call_leaves_a_sound_root_and_the_rest_to_the_nex
         forget_images()
         fs = StoppingFileSystem(calls, error=Killed if kills else broken_disk, once=not kills, torn=True)
         with contextlib.suppress(Killed, OSError):
-            MetadataStore.open(root, clock=clock, fs=fs).remove_old_commits()
+            LocalMetadataStore.open(root, clock=clock, fs=fs).remove_old_commits()
         forget_images()
-        again = MetadataStore.open(root, clock=clock)
+        again = LocalMetadataStore.open(root, clock=clock)
         assert again.image == store.image
         history = list(again.log.replay())  # without gaps
         assert history[-1].next_offset == store.image.next_offset
@@ -246,7 +246,7 @@ def root_of(place: Place) -> NativeRoot:
     if isinstance(place, ObjectPlace):
         return ObjectRoot(client_address("s3://bucket/log", place.client()), clock=place.clock)
     assert isinstance(place, LocalPlace)
-    return FileRoot(MetadataStore.open(place.root, clock=place.clock), clock=place.clock, fs=LOCAL)
+    return FileRoot(LocalMetadataStore.open(place.root, clock=place.clock), clock=place.clock, fs=LOCAL)
 
 
 def test_retention_reports_old_commits_as_segments_of_the_metadata_log(place: Place) -> None:

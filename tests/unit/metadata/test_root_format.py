@@ -17,15 +17,17 @@ from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFor
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata import root_format, snapshots
 from pyspark_kafkalog.metadata.local.backend import LocalSnapshots
-from pyspark_kafkalog.metadata.local.log import HEAD_FILE, LocalCommitLog
+from pyspark_kafkalog.metadata.local.log import LocalCommitLog
 from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, FormatRecord, MetadataRecord, TopicRecord
 from pyspark_kafkalog.metadata.messages.records import encode_record
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     FORMAT_VERSION,
+    HEAD_FILE,
     NEWEST_FORMAT_VERSION,
     OLDEST_FORMAT_VERSION,
     TIERED_FORMAT_VERSION,
+    RootFormat,
     is_native_root,
     metadata_dir,
 )
@@ -207,7 +209,7 @@ def test_snapshot_with_unknown_record_is_refused_despite_commits(root: Path, mon
 
 
 def test_snapshot_of_newer_format_is_refused_by_version(root: Path) -> None:
-    image = replace(LogDir.open(root).root.native().store.image, format_version=LATER)
+    image = replace(LogDir.open(root).root.native().store.image, format=RootFormat(LATER))
     LocalSnapshots(metadata_dir(root), LOCAL).write(image)
     forget_images()
     with pytest.raises(UnsupportedFormatError, match=rf"\.checkpoint at byte 0: expected {REFUSED}"):

@@ -13,8 +13,8 @@ from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.metadata.commit_log import KnownSnapshot, LogTail
 from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.snapshots import CurrentMetadataLogConfig, MetadataLogConfig, snapshot_is_due
-from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.bootstrap import create_root
 
 KIB = 1 << 10
@@ -81,7 +81,7 @@ def test_first_commit_after_the_interval_is_followed_by_a_snapshot(tmp_path: Pat
     assert len(snapshot_files(store.root)) == 1
     clock.now_ms += 3_600_000
     forget_images()
-    write_to(MetadataStore.open(store.root, clock=clock), topic_id, 4)
+    write_to(LocalMetadataStore.open(store.root, clock=clock), topic_id, 4)
     assert len(snapshot_files(store.root)) == 2
 
 
@@ -92,7 +92,7 @@ def test_log_tail_of_opened_root_starts_at_its_snapshot(tmp_path: Path) -> None:
     for end in range(1, 40):
         write_to(store, topic_id, end)
         forget_images()
-        assert MetadataStore.open(store.root)._loaded == store._loaded or not store._loaded.tail.bytes_since
+        assert LocalMetadataStore.open(store.root)._loaded == store._loaded or not store._loaded.tail.bytes_since
     assert len(snapshot_files(store.root)) >= 3
 
 
@@ -101,7 +101,7 @@ def test_one_snapshot_serves_all_processes(tmp_path: Path) -> None:
     topic_id = add_topic(one, "orders", 1)
     settings_of(one, {"metadata.log.max.record.bytes.between.snapshots": "2000"})
     forget_images()
-    other = MetadataStore.open(one.root, clock=Clock())
+    other = LocalMetadataStore.open(one.root, clock=Clock())
     for end in range(1, 60):
         write_to(one if end % 2 else other, topic_id, end)
     sizes = sum(path.stat().st_size for path in (tmp_path / "root").rglob("*.log"))
@@ -116,5 +116,5 @@ def test_lagging_process_leaves_pointer_at_newer_snapshot(tmp_path: Path) -> Non
     for end in range(1, 5):
         write_to(store, topic_id, end)
     before = store._backend.snapshots.pointed_to()
-    assert store._backend._housekeeping.after_commit(behind, now_ms=2_000) is None
+    assert store._backend.after_commit(behind, now_ms=2_000) is None
     assert store._backend.snapshots.pointed_to() == before

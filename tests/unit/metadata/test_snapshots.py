@@ -18,7 +18,7 @@ from repository import FIXTURES
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
 from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
-from pyspark_kafkalog.metadata.local.backend import read_snapshot, write_snapshot
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore, read_snapshot, write_snapshot
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
     FeatureLevelRecord,
@@ -170,7 +170,7 @@ def test_root_opens_from_snapshot_without_listing_files(root: Path, monkeypatch:
     read: list[Path] = []
     real_open = os.open
     monkeypatch.setattr(os, "open", lambda path, *rest, **at: read.append(Path(path)) or real_open(path, *rest, **at))
-    assert MetadataStore.open(root).image == image
+    assert LocalMetadataStore.open(root).image == image
     commits = [path for path in read if path.suffix == ".log"]
     assert len(commits) < 5 < commits_there
 
@@ -234,7 +234,7 @@ def test_partial_snapshot_file_is_ignored(root: Path) -> None:
     (metadata_dir(root) / "00000000000000009999-0000000000-0123456789abcdef.checkpoint.part").write_bytes(b"half")
     (metadata_dir(root) / POINTER_FILE).unlink()
     forget_images()
-    assert MetadataStore.open(root).image == image
+    assert LocalMetadataStore.open(root).image == image
 
 
 class NoSpaceForSnapshots(FileSystem):
@@ -246,11 +246,11 @@ class NoSpaceForSnapshots(FileSystem):
 
 def test_commit_succeeds_and_warns_when_its_snapshot_fails(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     create_root(root, clock=Clock())
-    store = MetadataStore.open(root, clock=Clock(), fs=NoSpaceForSnapshots())
+    store = LocalMetadataStore.open(root, clock=Clock(), fs=NoSpaceForSnapshots())
     with caplog.at_level(logging.WARNING):
         settings_of(store, EVERY_COMMIT)
         add_topic(store, "orders", 1)
     assert caplog.text.count("No space left on device") == 2
     assert snapshot_files(root) == []
     forget_images()
-    assert set(MetadataStore.open(root).image.topics) == {"orders"}
+    assert set(LocalMetadataStore.open(root).image.topics) == {"orders"}

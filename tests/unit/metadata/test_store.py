@@ -23,6 +23,7 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.metadata.commit_log import LoadedImage, encode_commit
 from pyspark_kafkalog.metadata.image import partition_state_record
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     DataObjectRecord,
     FormatRecord,
@@ -59,7 +60,7 @@ def test_created_root_is_native_and_opens_with_equal_image(root: Path) -> None:
     assert created.image.features == {"metadata.version": 27}
     assert read_topic_id(metadata_dir(root) / "partition.metadata") == "AAAAAAAAAAAAAAAAAAAAAQ"
     forget_images()
-    assert MetadataStore.open(root).image == created.image
+    assert LocalMetadataStore.open(root).image == created.image
 
 
 def test_second_creation_of_root_is_refused(store: MetadataStore, place: Place) -> None:
@@ -89,7 +90,7 @@ def test_parent_directories_are_created_and_file_as_root_is_refused(tmp_path: Pa
 
 def test_directory_without_metadata_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogDirError, match="is not a native log directory"):
-        MetadataStore.open(tmp_path)
+        LocalMetadataStore.open(tmp_path)
 
 
 def test_creation_killed_at_any_call_is_finished_by_next_one(tmp_path: Path) -> None:
@@ -104,11 +105,11 @@ def test_creation_killed_at_any_call_is_finished_by_next_one(tmp_path: Path) -> 
             assert calls > 20
             return
         if is_native_root(root) and (metadata_dir(root) / "00000000000000000000.log").exists():
-            image = MetadataStore.open(root).image
+            image = LocalMetadataStore.open(root).image
         else:
             if is_native_root(root):
                 with pytest.raises(LogDirError, match="not finished"):
-                    MetadataStore.open(root)
+                    LocalMetadataStore.open(root)
             image = create_root(root).image
         assert image.format_version == 1
     raise AssertionError("creation never came through")
@@ -116,7 +117,7 @@ def test_creation_killed_at_any_call_is_finished_by_next_one(tmp_path: Path) -> 
 
 def written(store: MetadataStore, topic_id: str, partition: int, count: int) -> list[MetadataRecord]:
     """Records of a data object with `count` offsets of the partition; none for a root on a file system."""
-    if not store.image.is_object_root or not count:
+    if not store.image.format.in_object_store or not count:
         return []
     run = Run(
         partition=partition,
@@ -291,19 +292,19 @@ def test_root_that_was_opened_is_opened_again_without_reading_its_snapshot(
 ) -> None:
     create_root(root)
     forget_images()
-    first = MetadataStore.open(root)
+    first = LocalMetadataStore.open(root)
     monkeypatch.setattr(MetadataStore, "_load", lambda store: pytest.fail("the image was read again"))
-    assert MetadataStore.open(root).image is first.image
+    assert LocalMetadataStore.open(root).image is first.image
 
 
 def test_image_is_cached_per_root_in_a_process(root: Path) -> None:
     store = create_root(root)
     add_topic(store)
-    assert MetadataStore.open(root).image is store.image
+    assert LocalMetadataStore.open(root).image is store.image
     shutil.rmtree(root)
     again = create_root(root)
     assert again.image.topics == {}
-    assert MetadataStore.open(root).image == again.image
+    assert LocalMetadataStore.open(root).image == again.image
 
 
 def test_image_after_small_commit_shares_unchanged_parts(store: MetadataStore) -> None:
@@ -325,7 +326,9 @@ def test_image_after_small_commit_shares_unchanged_parts(store: MetadataStore) -
 
 def test_commit_that_changes_format_version_is_refused(store: MetadataStore) -> None:
     with pytest.raises(InvalidRecordError, match="format_version_stays"):
-        store.commit(lambda image: [FormatRecord(format_version=9, is_object_root=image.is_object_root)], operation="x")
+        store.commit(
+            lambda image: [FormatRecord(format_version=9, is_object_root=image.format.in_object_store)], operation="x"
+        )
 
 
 class CountingLock:

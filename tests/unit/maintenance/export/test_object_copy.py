@@ -151,7 +151,7 @@ def test_copy_holds_every_kind_of_state(original: LogDir, tmp_path: Path) -> Non
     assert after.transactional_ids == before.transactional_ids
     assert after.next_producer_id == before.next_producer_id
     assert copy.group("readers").fetch() == original.group("readers").fetch()
-    assert (after.next_offset, after.is_object_root, len(after.objects)) == (before.next_offset, False, 0)
+    assert (after.next_offset, after.format.in_object_store, len(after.objects)) == (before.next_offset, False, 0)
     assert findings_in(copy.path) == []
     # segments by the topic's configuration, and the epochs of the runs
     assert len(list_base_offsets(copy.path / "orders-1")) > 5

@@ -18,7 +18,7 @@ from patience import PATIENCE_S
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.local import backend
-from pyspark_kafkalog.metadata.local.backend import START_FILE
+from pyspark_kafkalog.metadata.local.backend import START_FILE, LocalMetadataStore
 from pyspark_kafkalog.metadata.local.log import LocalCommitLog
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_format import metadata_dir
@@ -134,7 +134,7 @@ def test_snapshot_of_another_process_is_flushed_before_commits_in_it_are_deleted
     forget_images()
     clock.now_ms += MINUTE_MS + 1
     fs = RecordingSyncs()
-    restarted = MetadataStore.open(store.root, clock=clock, fs=UnflushedFileSystem(fs))
+    restarted = LocalMetadataStore.open(store.root, clock=clock, fs=UnflushedFileSystem(fs))
     snapshot = snapshot_files(store.root)[-1]
     write(restarted, ends, 1)
     assert len(commit_files(store.root)) == before + 1
@@ -215,7 +215,7 @@ def test_oldest_commit_is_found_with_missing_damaged_or_stale_hint(
     else:
         path.write_bytes(hint)
     forget_images()
-    again = MetadataStore.open(store.root, clock=clock)
+    again = LocalMetadataStore.open(store.root, clock=clock)
     before = len(commit_files(store.root))
     write(again, ends, 3)
     assert len(commit_files(store.root)) == before - 9
@@ -230,7 +230,7 @@ def test_concurrent_processes_delete_commits_without_listing(
     stores = [store]
     for _ in range(2):
         forget_images()
-        stores.append(MetadataStore.open(store.root, clock=clock))
+        stores.append(LocalMetadataStore.open(store.root, clock=clock))
     monkeypatch.setattr(LocalCommitLog, "listed_offsets", lambda _: pytest.fail("listed"))
     for _ in range(10):
         for each in stores:
@@ -265,7 +265,7 @@ def test_reader_loaded_from_snapshot_alone_resumes_after_falling_behind(
     snapshot_every(store, 1, **{"metadata.max.retention.ms": "0"})
     write(store, ends)
     forget_images()
-    reader = MetadataStore.open(store.root, clock=clock)
+    reader = LocalMetadataStore.open(store.root, clock=clock)
     assert reader._loaded.tail.last_file == str(snapshot_files(store.root)[-1])
     for _ in range(5):
         clock.now_ms += MINUTE_MS + 1
@@ -291,13 +291,13 @@ def test_refresh_without_new_commits_costs_one_open_and_one_stat(
 def test_lost_commit_is_reported_at_open_and_at_commit(store: MetadataStore, ends: Iterator[int]) -> None:
     write(store, ends, 5)
     forget_images()
-    other = MetadataStore.open(store.root)
+    other = LocalMetadataStore.open(store.root)
     write(store, ends, 2)
     lost = commit_files(store.root)[-2]
     lost.unlink()
     forget_images()
     with pytest.raises(CorruptRecordError, match=rf"{lost.name}.*has reached {store.image.next_offset}.*no such file"):
-        MetadataStore.open(store.root)
+        LocalMetadataStore.open(store.root)
     with pytest.raises(CorruptRecordError, match=lost.name):
         write(other, ends)
     commit_files(store.root)[-1].unlink()
@@ -313,7 +313,7 @@ def test_lost_commit_before_others_is_reported_without_head_file(store: Metadata
     (metadata_dir(store.root) / "kafkalog-head").write_bytes(b"")
     forget_images()
     with pytest.raises(CorruptRecordError, match="no such file"):
-        MetadataStore.open(store.root)
+        LocalMetadataStore.open(store.root)
 
 
 def test_root_without_head_file_gets_one_at_next_commit(store: MetadataStore, ends: Iterator[int]) -> None:
@@ -321,7 +321,7 @@ def test_root_without_head_file_gets_one_at_next_commit(store: MetadataStore, en
     head = metadata_dir(store.root) / "kafkalog-head"
     head.unlink()
     forget_images()
-    again = MetadataStore.open(store.root)
+    again = LocalMetadataStore.open(store.root)
     write(again, ends)
     assert int(head.read_text().split()[0]) == again.image.next_offset
 
@@ -331,7 +331,7 @@ def test_lost_first_commit_without_snapshots_is_reported_by_name(store: Metadata
     first.unlink()
     forget_images()
     with pytest.raises(CorruptRecordError, match=first.name):
-        MetadataStore.open(store.root)
+        LocalMetadataStore.open(store.root)
 
 
 def test_temporary_files_of_killed_writers_are_deleted_after_an_hour(
@@ -358,7 +358,7 @@ def fast_clock() -> int:
 
 
 def count_up(root: Path, times: int) -> None:
-    store = MetadataStore.open(root, clock=fast_clock)
+    store = LocalMetadataStore.open(root, clock=fast_clock)
 
     def build(image: MetadataImage) -> list[MetadataRecord]:
         topic = image.topic("orders")
@@ -371,12 +371,12 @@ def count_up(root: Path, times: int) -> None:
 
 
 def watch(root: Path, until: int) -> None:
-    store = MetadataStore.open(root, clock=fast_clock)
+    store = LocalMetadataStore.open(root, clock=fast_clock)
     seen = 0
     while seen < until:
         if seen % 3 == 0:
             forget_images()
-            store = MetadataStore.open(root, clock=fast_clock)
+            store = LocalMetadataStore.open(root, clock=fast_clock)
         end = store.refresh().partition("orders", 0).high_watermark
         assert end >= seen
         seen = end

@@ -10,7 +10,7 @@ from fakes.clock import Clock
 from fakes.stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 
 from pyspark_kafkalog.errors import CommitStateUnknownError
-from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.root.bootstrap import create_root
 
 DAY_MS = 86_400_000
@@ -36,7 +36,7 @@ def test_housekeeping_stopped_at_any_call_leaves_root_sound(tmp_path: Path, kill
         clock, topic_id = make_root(root)
         forget_images()
         fs = StoppingFileSystem(calls, error=Killed if kills else broken_disk, once=not kills, torn=True)
-        store = MetadataStore.open(root, clock=clock, fs=fs)
+        store = LocalMetadataStore.open(root, clock=clock, fs=fs)
         committed = False
         try:
             write_to(store, topic_id, 4)
@@ -52,7 +52,7 @@ def test_housekeeping_stopped_at_any_call_leaves_root_sound(tmp_path: Path, kill
 
 def check_root(root: Path, clock: Clock, topic_id: str, committed: bool) -> None:
     forget_images()
-    store = MetadataStore.open(root, clock=clock)
+    store = LocalMetadataStore.open(root, clock=clock)
     end = store.image.partition("orders", 0).high_watermark
     assert end == 4 if committed else end in (3, 4)
     for _ in range(4):
@@ -64,4 +64,4 @@ def check_root(root: Path, clock: Clock, topic_id: str, committed: bool) -> None
     assert len(snapshot_files(root)) >= 1
     image = store.image
     forget_images()
-    assert MetadataStore.open(root).image == image
+    assert LocalMetadataStore.open(root).image == image

@@ -14,6 +14,7 @@ from fakes.full_disks import CountingDisk
 
 from pyspark_kafkalog.errors import CommitConflictError
 from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.local.log import RESERVE_BYTES, RESERVE_FILES, CommitReserve
 from pyspark_kafkalog.metadata.messages.metadata_records import ConfigRecord, FormatRecord, MetadataRecord
 from pyspark_kafkalog.metadata.store import MetadataStore
@@ -54,7 +55,7 @@ def commit(store: MetadataStore, value: str, *, frees_space: bool = True) -> Non
 
 def setting(store: MetadataStore) -> str | None:
     forget_images()
-    return MetadataStore.open(store.root).image.topic("orders").configs.get("retention.ms")
+    return LocalMetadataStore.open(store.root).image.topic("orders").configs.get("retention.ms")
 
 
 @pytest.mark.parametrize("lacks", ["blocks", "inodes"])
@@ -86,7 +87,7 @@ def test_reserve_serves_several_commits_before_no_space_error(store: MetadataSto
 def test_root_without_reserve_gets_one_at_next_commit(store: MetadataStore) -> None:
     for number in range(RESERVE_FILES):
         reserve_path(store, number).unlink()
-    assert MetadataStore.open(store.root).image == store.image
+    assert LocalMetadataStore.open(store.root).image == store.image
     assert lengths(store) == [-1] * RESERVE_FILES
     commit(store, "1", frees_space=False)
     assert lengths(store) == WHOLE
@@ -170,11 +171,11 @@ def test_link_without_space_raises_no_space_and_leaves_no_temporary_file(
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
             super().link(source, target)
 
-    full = MetadataStore.open(store.root, fs=NoName())
+    full = LocalMetadataStore.open(store.root, fs=NoName())
     with pytest.raises(OSError, match="No space left"):
         commit(full, "1", frees_space=False)
     assert not list(metadata_dir(store.root).glob("*.tmp"))
-    commit(MetadataStore.open(store.root, fs=NoName()), "2")
+    commit(LocalMetadataStore.open(store.root, fs=NoName()), "2")
     assert setting(store) == "2"
 
 
@@ -192,7 +193,7 @@ def test_link_that_takes_an_inode_frees_another_reserve_file(store: MetadataStor
             super()._on_unlink(path)
 
     disk = InodeAName(inodes=0)
-    commit(MetadataStore.open(store.root, fs=disk), "1")
+    commit(LocalMetadataStore.open(store.root, fs=disk), "1")
     assert setting(store) == "1"
     assert lengths(store) == [*WHOLE[:2], RESERVE_BYTES, -1]
 
@@ -200,7 +201,7 @@ def test_link_that_takes_an_inode_frees_another_reserve_file(store: MetadataStor
 def test_old_commits_are_deleted_without_space_for_snapshot(store: MetadataStore, disk: CountingDisk) -> None:
     settings_of(store, {"metadata.log.max.record.bytes.between.snapshots": "1", "metadata.max.retention.ms": "60000"})
     clock_ms = [0]
-    later = MetadataStore.open(store.root, fs=disk, clock=lambda: 2_000_000_000_000 + clock_ms[0])
+    later = LocalMetadataStore.open(store.root, fs=disk, clock=lambda: 2_000_000_000_000 + clock_ms[0])
     commit(later, "1")
     commit(later, "2")
     before = len(commit_files(store.root))

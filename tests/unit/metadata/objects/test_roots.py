@@ -30,8 +30,9 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     SegmentObjectsRecord,
     TopicRuns,
 )
+from pyspark_kafkalog.metadata.objects.backend import ObjectMetadataStore
 from pyspark_kafkalog.metadata.objects.log import CARRIED_BYTES_MAX, MAX_OBJECT_BYTES, commit_key
-from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.metadata.store import MetadataStore, NewCommit
 from pyspark_kafkalog.object_store.store import ObjectStoreError, StoreUnsuitableError
 from pyspark_kafkalog.root.admin import create_topic
 from pyspark_kafkalog.root.bootstrap import create_object_root, is_object_root, is_vacant_store
@@ -253,9 +254,9 @@ def test_opening_again_in_same_process_takes_two_requests(place: ObjectPlace) ->
     add_topic(store)
     client = place.client()
     forget_images()
-    MetadataStore.open_object_root(client, clock=place.clock, waiting=place.waiting)
+    ObjectMetadataStore.open(client, clock=place.clock, waiting=place.waiting)
     client.requests.clear()
-    again = MetadataStore.open_object_root(client, clock=place.clock, waiting=place.waiting)
+    again = ObjectMetadataStore.open(client, clock=place.clock, waiting=place.waiting)
     assert counted(client) == {"get": 2}
     assert again.image == store.image
 
@@ -385,10 +386,14 @@ def test_commit_on_store_that_stays_silent_ends_with_unknown_state(place: Object
     client = client_of(store)
     client.faults = lambda call: Fault.TIMEOUT if call.kind == "create" else None
     with pytest.raises(CommitStateUnknownError, match=rf"{commit_key(store.image.next_offset)}"):
-        store.commit(lambda image: create_topic(image, "orders", partitions=1), operation="x", key="work")
+        store.make(
+            NewCommit(build=lambda image: create_topic(image, "orders", partitions=1), operation="x", key="work")
+        )
     client.faults = {}
     assert store.find_commit("work") is None
-    outcome = store.commit(lambda image: create_topic(image, "orders", partitions=1), operation="x", key="work")
+    outcome = store.make(
+        NewCommit(build=lambda image: create_topic(image, "orders", partitions=1), operation="x", key="work")
+    )
     assert outcome.commit is not None
     assert len(commit_names(place)) == 2
 
@@ -400,10 +405,14 @@ def test_commit_that_landed_after_error_is_found_by_its_key_and_not_made_twice(p
     place.bucket.late_calls = None
     client.faults = lambda call: Fault.LANDS_LATE if call.kind == "create" else Fault.UNAVAILABLE
     with pytest.raises(CommitStateUnknownError):
-        store.commit(lambda image: create_topic(image, "orders", partitions=1), operation="x", key="work")
+        store.make(
+            NewCommit(build=lambda image: create_topic(image, "orders", partitions=1), operation="x", key="work")
+        )
     client.faults = {}
     place.bucket.land()
-    outcome = store.commit(lambda image: create_topic(image, "twice", partitions=1), operation="x", key="work")
+    outcome = store.make(
+        NewCommit(build=lambda image: create_topic(image, "twice", partitions=1), operation="x", key="work")
+    )
     assert set(outcome.image.topics) == {"orders"}
     assert set(place.open().image.topics) == {"orders"}
 
@@ -424,12 +433,14 @@ def test_outcome_asked_for_after_its_commit_was_removed_is_unknown_also_if_the_p
     client.faults = lambda call: Fault.FAILS_AFTER if call.kind == "create" else Fault.UNAVAILABLE
     at = store.image.next_offset
     with pytest.raises(CommitStateUnknownError):
-        store.commit(lambda image: create_topic(image, "orders", partitions=1), operation="x", key="work")
+        store.make(
+            NewCommit(build=lambda image: create_topic(image, "orders", partitions=1), operation="x", key="work")
+        )
     client.faults = {}
     make_history(place, store, "later")
     assert commit_key(at) not in place.bucket
     with pytest.raises(CommitStateUnknownError, match="cannot be found out"):
-        store.commit(lambda image: create_topic(image, "twice", partitions=1), operation="x", key="work")
+        store.make(NewCommit(build=lambda image: create_topic(image, "twice", partitions=1), operation="x", key="work"))
     assert {"orders", "twice"} & set(place.open().image.topics) == {"orders"}
 
 
@@ -616,7 +627,7 @@ def test_root_replaced_since_it_was_opened_in_this_process_is_opened_as_it_is(pl
     client = place.client()
 
     def opened() -> MetadataStore:
-        return MetadataStore.open_object_root(client, clock=place.clock, waiting=place.waiting)
+        return ObjectMetadataStore.open(client, clock=place.clock, waiting=place.waiting)
 
     assert set(opened().image.topics) == {"old"}
     client.bucket.objects.clear()

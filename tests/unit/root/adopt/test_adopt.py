@@ -23,8 +23,8 @@ from tiers import rest_full
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.root_format import is_native_root
-from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.adopt.adopt import Adoption, adopt
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR, WORK_DIR
 
@@ -86,7 +86,7 @@ def test_adopted_partitions_accept_records_after_those_of_broker(fixture: str, t
             assert (start, end) == (was_start, was_end + 300)
             assert stable == (was_stable if was_stable < was_end else end), "an open transaction was forgotten"
     assert identity(root) == adopted_identity, "a log that was closed cleanly was taken for a crashed writer's"
-    image = MetadataStore.open(root).image
+    image = LocalMetadataStore.open(root).image
     snapshot = ImageDelta(MetadataImage(), commit_offset=0, timestamp_ms=0, is_snapshot=True)
     snapshot.replay(image_records(image))
     assert snapshot.build(image.next_offset).topics == image.topics
@@ -123,7 +123,7 @@ def test_next_producer_id_is_above_those_in_adopted_logs(tmp_path: Path) -> None
     }
     assert max(seen) > 0
     assert outcome.next_producer_id > max(seen)
-    assert MetadataStore.open(root).image.next_producer_id == outcome.next_producer_id
+    assert LocalMetadataStore.open(root).image.next_producer_id == outcome.next_producer_id
 
 
 def test_second_adoption_changes_nothing(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DataLossError, LogDirError
 from pyspark_kafkalog.metadata.image import partition_state_record
-from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.spark.stream.reader import KafkalogStreamReader
 from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA
 
@@ -28,7 +28,7 @@ def root(root_place: RootPlace) -> RootPlace:
 
 
 def move_log_start(root: RootPlace, topic: str, log_start_offset: int, partition: int = 0) -> None:
-    store = MetadataStore.open(root)
+    store = LocalMetadataStore.open(root)
     found = store.image.topic(topic)
     state = replace(found.partitions[partition].state, log_start_offset=log_start_offset)
     store.commit(lambda _: [partition_state_record(found.topic_id, partition, state)], operation="delete records")

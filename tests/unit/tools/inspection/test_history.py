@@ -12,8 +12,8 @@ from kafkalog_command import Command
 from repository import FIXTURES
 
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.messages.metadata_records import WriteCommitRecord, WrittenPartition
-from pyspark_kafkalog.metadata.store import MetadataStore
 
 FIRST_MS = 1_700_000_000_123
 
@@ -84,7 +84,7 @@ def test_write_has_its_partitions_records_and_bytes(tool: Command) -> None:
 
 @pytest.mark.file_roots
 def test_transactional_id_and_version_are_listed(tool: Command) -> None:
-    store = MetadataStore.open(tool.root)
+    store = LocalMetadataStore.open(tool.root)
     topic_id = store.image.topic("orders").topic_id
     written = [WrittenPartition(topic_id=topic_id, partition=0, first_offset=0, records=0, bytes=0)]
     store.commit(
