@@ -35,9 +35,8 @@ from kafka_processes.server_processes import serving
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.protocol.api import APIS, ApiKey
+from pyspark_kafkalog.protocol.api import APIS, ApiKey, decode_response, encode_request, joined
 from pyspark_kafkalog.protocol.client import WireClient
-from pyspark_kafkalog.protocol.headers import decode_response, encode_request, joined
 from pyspark_kafkalog.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from pyspark_kafkalog.protocol.messages.records import (
     FetchPartition,

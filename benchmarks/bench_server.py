@@ -376,8 +376,7 @@ def _call_times_ms(client: WireClient, requests: Sequence[FetchRequest]) -> list
 
 def _client_ms(client: WireClient, request: FetchRequest) -> float:
     """What this client takes to encode the request and to decode a response like its answer."""
-    from pyspark_kafkalog.protocol.api import APIS, ApiKey
-    from pyspark_kafkalog.protocol.headers import decode_response, encode_request, encode_response, joined
+    from pyspark_kafkalog.protocol.api import APIS, ApiKey, decode_response, encode_request, encode_response, joined
 
     response = client.call(request, FetchResponse)
     api, version = APIS[ApiKey.FETCH], client.version(ApiKey.FETCH)

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafkalog.protocol.api import APIS, ApiKey
-from pyspark_kafkalog.protocol.headers import encode_request, encode_response, joined, parse_request
+from pyspark_kafkalog.protocol.api import APIS, ApiKey, encode_request, encode_response, joined, parse_request
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.protocol.messages.records import (
     FetchableTopicResponse,

@@ -7,7 +7,8 @@
     regular expressions       the topics that each one matches
 
 The state is immutable: a request makes records of it (`heartbeat`), and `replay` makes the next state from them, both
-for what this server has written and for what it reads. Records are values by key, without their frames.
+for what this server has written and for what it reads. Records are values by key, without their frames. Its mappings
+share what a change leaves as it was (`LayeredMap`).
 
 Source of the rules: org.apache.kafka.coordinator.group.modern.consumer.ConsumerGroup, ConsumerGroupMember, and
 GroupMetadataManager.replay.
@@ -18,12 +19,12 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar, overload
 
 from pyspark_kafkalog.groups.group_state import (
     CONSUMER_PROTOCOL_TYPE,
@@ -33,12 +34,96 @@ from pyspark_kafkalog.groups.group_state import (
     GroupType,
     TopicNames,
 )
-from pyspark_kafkalog.groups.layered_map import LayeredMap
 from pyspark_kafkalog.groups.offset_records import group_key, parse_value
 from pyspark_kafkalog.metadata.messages import coordinator_records as records
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.storage.names import TopicPartition
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+_T = TypeVar("_T")
+
+_DIFFERENCES_MIN: Final = 32
+_SHARED: Final[Any] = object()
+
+
+class LayeredMap(Mapping[_K, _V], Generic[_K, _V]):
+    """An immutable mapping without values of None, which shares most of its entries with others. Used by one thread.
+
+    It is a dict that it shares, and the few entries that differ from it. When these grow to the square root of the
+    whole, they are merged into a dict of their own: so a change costs far less than a copy. Reading all entries merges
+    them, too.
+    """
+
+    __slots__ = ("_count", "_differences", "_shared")
+
+    def __init__(self, entries: Mapping[_K, _V] | None = None) -> None:
+        self._shared: dict[_K, _V] = dict(entries or {})
+        self._differences: dict[_K, _V | None] = {}
+        self._count = len(self._shared)
+
+    def with_changes(self, changes: Mapping[_K, _V | None]) -> LayeredMap[_K, _V]:
+        """The mapping with these values; None removes a key."""
+        if not changes:
+            return self
+        after: LayeredMap[_K, _V] = LayeredMap.__new__(LayeredMap)
+        after._shared = self._shared
+        after._differences = {**self._differences, **changes}
+        after._count = self._count + sum(
+            (value is not None) - (self.get(key) is not None) for key, value in changes.items()
+        )
+        if len(after._differences) > _DIFFERENCES_MIN and len(after._differences) ** 2 > 2 * len(self._shared):
+            after._merge()
+        return after
+
+    def _merge(self) -> dict[_K, _V]:
+        """Have all entries in one dict, which is not changed any more."""
+        if self._differences:
+            merged = dict(self._shared)
+            for key, value in self._differences.items():
+                if value is None:
+                    merged.pop(key, None)
+                else:
+                    merged[key] = value
+            self._shared, self._differences = merged, {}
+        return self._shared
+
+    def __getitem__(self, key: _K) -> _V:
+        found = self.get(key)
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    @overload
+    def get(self, key: _K, /) -> _V | None: ...
+    @overload
+    def get(self, key: _K, /, default: _V | _T) -> _V | _T: ...
+    def get(self, key: _K, /, default: Any = None) -> Any:
+        """As of a dict; that of Mapping costs several times as much."""
+        found = self._differences.get(key, _SHARED)
+        if found is _SHARED:
+            return self._shared.get(key, default)
+        return default if found is None else found
+
+    def __contains__(self, key: object) -> bool:
+        return self.get(key) is not None  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[_K]:
+        return iter(self._merge())
+
+    def keys(self) -> KeysView[_K]:
+        return self._merge().keys()
+
+    def values(self) -> ValuesView[_V]:
+        return self._merge().values()
+
+    def items(self) -> ItemsView[_K, _V]:
+        return self._merge().items()
+
 
 #: Partitions by topic id.
 Assignment: TypeAlias = Mapping[str, frozenset[int]]
@@ -46,7 +131,6 @@ NO_PARTITIONS: Final[Assignment] = MappingProxyType({})
 #: Names of topics, and a regular expression.
 Subscription: TypeAlias = "tuple[tuple[str, ...], str | None]"
 _NOBODY: Final[tuple[str, ...]] = ()
-_K = TypeVar("_K")
 #: A record before it is encoded: key, and value or None for a tombstone.
 GroupRecord: TypeAlias = tuple[Message, "Message | None"]
 

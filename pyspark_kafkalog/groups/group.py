@@ -38,7 +38,6 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
     without_frames,
 )
-from pyspark_kafkalog.groups.group_log import GroupLog, GroupLogs
 from pyspark_kafkalog.groups.group_state import GroupDescription
 from pyspark_kafkalog.groups.offset_records import (
     OFFSET_TYPES,
@@ -54,6 +53,8 @@ from pyspark_kafkalog.groups.offset_records import (
 )
 from pyspark_kafkalog.groups.offsets_topic import (
     Expired,
+    GroupLog,
+    GroupLogs,
     append_records,
     change_locked,
     ensure_offsets_topic,

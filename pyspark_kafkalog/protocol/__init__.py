@@ -2,10 +2,9 @@
 
 In reading order:
 
-- api: the APIs by key, with their versions and message classes
+- api: the APIs by key, with their versions and message classes; frames of requests and responses
 - messages: the classes of requests and responses, by area: records, cluster, quorum, replicas, topics, groups, offsets,
   consumer_groups, transactions, security. Generated from `schemas`, which are Kafka's own
-- headers: frames of requests and responses
 - client: a client of one server
 - client_settings: the settings of a client's connections, from a properties file
 - client_security: TLS and SASL of a client

@@ -29,9 +29,8 @@ from typing import Final, TypeVar
 import numpy as np
 
 from pyspark_kafkalog.errors import AuthenticationError, CorruptRecordError, NetworkError, UnsupportedApiError
-from pyspark_kafkalog.protocol.api import APIS, Api, ApiKey
+from pyspark_kafkalog.protocol.api import APIS, FRAME_SIZE, Api, ApiKey, decode_response, encode_request, joined
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.protocol.headers import FRAME_SIZE, decode_response, encode_request, joined
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from pyspark_kafkalog.protocol.messages.records import ProduceRequest

@@ -37,7 +37,7 @@ from typing import Final
 from pyspark_kafkalog.errors import AuthenticationError, InvalidConfigError, missing_package
 from pyspark_kafkalog.metadata.access.scram import ITERATIONS_MIN, MECHANISMS, ScramMechanism
 from pyspark_kafkalog.protocol.client import WireClient
-from pyspark_kafkalog.protocol.client_settings import SaslClientSettings, StoreSettings, TlsClientSettings
+from pyspark_kafkalog.protocol.client_settings import KeyStoreSettings, SaslClientSettings, TlsClientSettings
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.security import (
     SaslAuthenticateRequest,
@@ -68,7 +68,7 @@ def client_context(settings: TlsClientSettings) -> ssl.SSLContext:
     return context
 
 
-def _trust(context: ssl.SSLContext, store: StoreSettings) -> None:
+def _trust(context: ssl.SSLContext, store: KeyStoreSettings) -> None:
     data = _read("ssl.truststore", store)
     if data is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
@@ -106,7 +106,7 @@ def _show(context: ssl.SSLContext, settings: TlsClientSettings) -> None:
             ) from None
 
 
-def _read(prefix: str, store: StoreSettings) -> bytes | None:
+def _read(prefix: str, store: KeyStoreSettings) -> bytes | None:
     """The bytes of a store; None if there is none. Raises InvalidConfigError."""
     if store.pem:
         return store.pem.encode()

@@ -51,7 +51,7 @@ _JAAS_TOKEN = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSettings:
+class KeyStoreSettings:
     """A key store or trust store: a file, or PEM text. `type` "" means that the content tells it."""
 
     location: Path | None = None
@@ -67,8 +67,8 @@ class TlsClientSettings:
     `key_store.pem` holds the certificate chain and the key. `key_password` decrypts the key.
     """
 
-    trust_store: StoreSettings = StoreSettings()
-    key_store: StoreSettings = StoreSettings()
+    trust_store: KeyStoreSettings = KeyStoreSettings()
+    key_store: KeyStoreSettings = KeyStoreSettings()
     key_password: str | None = field(default=None, repr=False)
     checks_host_name: bool = True
 
@@ -160,11 +160,11 @@ def _tls(properties: Mapping[str, str]) -> TlsClientSettings:
     )
 
 
-def _store(properties: Mapping[str, str], prefix: str, pem: str) -> StoreSettings:
+def _store(properties: Mapping[str, str], prefix: str, pem: str) -> KeyStoreSettings:
     location = properties.get(f"{prefix}.location", "")
     if location and pem:
         raise InvalidConfigError(f"{prefix}.location: expected either a file, or PEM text in the settings")
-    return StoreSettings(
+    return KeyStoreSettings(
         location=Path(location) if location else None,
         type=properties.get(f"{prefix}.type", "").upper(),
         password=properties.get(f"{prefix}.password"),

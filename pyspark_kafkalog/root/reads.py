@@ -33,7 +33,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 def open_transaction_text(found: PartitionSnapshot) -> str:
     """A message text: the open transaction at which read_committed ends, below the high watermark."""
-    from pyspark_kafkalog.root.transactions.open_transactions import producers_of
+    from pyspark_kafkalog.root.transactions.states import producers_of
 
     producers = producers_of(found, expiration_ms=PRODUCER_ID_EXPIRATION_MS, now_ms=time_ms())
     first_offsets = {

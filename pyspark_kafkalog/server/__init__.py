@@ -7,12 +7,10 @@ In reading order:
 - context: what a handler gets: the request, the root, the committer, the cluster of servers
 - event_loop: what all requests share: loops that yield, coroutines without tasks, the time that requests take
 - request_errors: which error code and text says what went wrong
-- committer: group commit
-- waiters: wakes requests that wait for records
+- committer: group commit; wakes requests that wait for records
 - sending: responses as memory and slices of files
 - cluster: the live servers over one root
-- roles: whether a server writes or only reads, and the change while it runs
-- handlers: which function handles which request
+- roles: whether a server writes or only reads, the change while it runs, and which function handles which request
 - metadata: ApiVersions, Metadata, FindCoordinator, and the topics as requests name them
 - produce: Produce, and the checks of its batches
 - metrics: what the server has done, and its HTTP end point

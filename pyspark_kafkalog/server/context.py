@@ -304,7 +304,7 @@ class ServerContext:
 
 
 AnyRequest: TypeAlias = Request[Message]
-#: The table of handlers (handlers.py) has the API whose message the request's body is.
+#: The table of handlers (roles.py) has the API whose message the request's body is.
 Handler: TypeAlias = Callable[[ServerContext, Request[Any]], Awaitable[Message | None]]
 
 

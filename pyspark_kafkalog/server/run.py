@@ -32,13 +32,11 @@ from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.java_regex.re2_pattern import why_no_re2_patterns
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import RootPath
-from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.security.open import open_or_create_root, open_root
-from pyspark_kafkalog.server import handlers as tables
 from pyspark_kafkalog.server.cluster import (
     ClusterOfServers,
     HeartbeatFiles,
@@ -46,28 +44,22 @@ from pyspark_kafkalog.server.cluster import (
     HeartbeatStore,
     SingleServer,
 )
-from pyspark_kafkalog.server.committer import GroupCommitter, ReadOnlyCommitter
+from pyspark_kafkalog.server.committer import GroupCommitter, PartitionWaiters, ReadOnlyCommitter, RootWatcher
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.connections.connection import ClientTransport, Connection, FrameLimits, PlainTransport
 from pyspark_kafkalog.server.connections.dispatch import Dispatcher
 from pyspark_kafkalog.server.connections.request_bytes import RequestBytesBySize, ResponseBytes
-from pyspark_kafkalog.server.context import Cluster, Handler, Node, RecordMemory, ServerContext, Session
-from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
-from pyspark_kafkalog.server.groups.offsets import TransactionalCommits
-from pyspark_kafkalog.server.metadata import api_versions_handler
+from pyspark_kafkalog.server.context import Cluster, Node, RecordMemory, ServerContext, Session
 from pyspark_kafkalog.server.metrics import ServerMetrics, StatusPage
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions
 from pyspark_kafkalog.server.request_errors import BoundedLog
-from pyspark_kafkalog.server.roles import Role, Roles, Service
+from pyspark_kafkalog.server.roles import Role, Roles, Service, make_role
 from pyspark_kafkalog.server.security.connection_policy import (
     AUTHENTICATION_MS_MAX,
     AUTHENTICATION_REQUEST_BYTES_MAX,
     ConnectionPolicy,
     TooManyConnectionsError,
 )
-from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
-from pyspark_kafkalog.server.transactions.units import TransactionAdmission
-from pyspark_kafkalog.server.waiters import PartitionWaiters, RootWatcher
 from pyspark_kafkalog.server.workers import bound_socket
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system, time_ms
 from pyspark_kafkalog.threads import Workers, start
@@ -137,41 +129,11 @@ def assemble(
             quotas=policy.quotas,
             record_memory=record_memory,
         )
-        return _make_role(context, policy, sessions, [committer, cluster])
+        return make_role(context, policy, sessions, [committer, cluster])
 
     roles = Roles(root, role, policy.refresh, only_reads=config.read_only or native_or_none(root) is None)
     watcher = RootWatcher(root, waiters, executor)
     return Parts(roles, policy, [watcher, policy, roles], metrics)
-
-
-def _make_role(
-    context: ServerContext, policy: ConnectionPolicy, sessions: FetchSessions, services: list[Service]
-) -> Role:
-    """The role of `context`; to `services` are added those that handlers need."""
-    group_coordinator = GroupCoordinator(context)
-    handlers: dict[ApiKey, Handler] = {
-        **tables.METADATA_HANDLERS,
-        **tables.ADMIN_HANDLERS,
-        **tables.read_handlers(context.root, sessions),
-        **tables.security_handlers(policy.guard, policy.sasl),
-        **tables.group_handlers(group_coordinator),
-    }
-    native = native_or_none(context.root)
-    if native is None:
-        handlers |= tables.NO_PRODUCER_IDS
-    else:
-        # Also where a server only reads: transactions are described, and a client that asks what there is before the
-        # role changes finds the same afterwards.
-        coordinator = TransactionCoordinator(context, native)
-        handlers |= tables.transaction_handlers(coordinator, TransactionalCommits(group_coordinator))
-        if context.native is not None:
-            services.append(coordinator)
-            handlers |= tables.produce_handlers(TransactionAdmission(coordinator.logs))
-    if context.native is None:
-        handlers |= tables.READ_ONLY_HANDLERS
-    services.append(group_coordinator)
-    handlers[ApiKey.API_VERSIONS] = api_versions_handler(frozenset(handlers))
-    return Role(context, handlers, group_coordinator, services)
 
 
 def _cluster(

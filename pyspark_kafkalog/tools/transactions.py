@@ -39,13 +39,15 @@ from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.root.protocol import native_or_none
-from pyspark_kafkalog.root.transactions.open_transactions import (
+from pyspark_kafkalog.root.transactions.states import (
+    TRANSACTION_STATE_TOPIC,
     OpenTransaction,
     OpenTransactions,
+    TransactionState,
     find_open_transactions,
     producers_of,
+    read_transaction_states,
 )
-from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC, TransactionState, read_transaction_states
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.log.producers import ProducerState
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -55,7 +57,7 @@ from pyspark_kafkalog.tools.running import describe_topic, node_id_of, open_log_
 from pyspark_kafkalog.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, printable
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.root.transactions.end_transaction import EndedPartition, EndedTransaction
+    from pyspark_kafkalog.root.transactions.end_transaction import EndedPartition, TransactionOutcome
 
 
 #: Kafka's default of --max-transaction-timeout.
@@ -292,11 +294,11 @@ def _complete(log_dir: LogDir, options: argparse.Namespace, output: Output, fail
     _show_ended(complete_transactional_id(log_dir.root.native(), options.transactional_id), output)
 
 
-def _show_ended(ended: EndedTransaction, output: Output) -> None:
+def _show_ended(ended: TransactionOutcome, output: Output) -> None:
     output.show_all(ended.partitions, partial(_ended_tree, ended), partial(_ended_lines, ended))
 
 
-def _ended_tree(ended: EndedTransaction, each: EndedPartition) -> Tree:
+def _ended_tree(ended: TransactionOutcome, each: EndedPartition) -> Tree:
     return {
         "topic": each.topic_partition.topic,
         "partition": each.topic_partition.partition,
@@ -310,7 +312,7 @@ def _ended_tree(ended: EndedTransaction, each: EndedPartition) -> Tree:
     }
 
 
-def _ended_lines(ended: EndedTransaction, partitions: Iterable[EndedPartition]) -> Iterator[str]:
+def _ended_lines(ended: TransactionOutcome, partitions: Iterable[EndedPartition]) -> Iterator[str]:
     done = "Committed" if ended.is_commit else "Aborted"
     for each in partitions:
         yield (

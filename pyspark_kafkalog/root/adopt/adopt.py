@@ -79,7 +79,7 @@ from pyspark_kafkalog.root.adopt.plan import (
 )
 from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.root.directories import renamed_directory
-from pyspark_kafkalog.root.transactions.open_transactions import OpenTransactions
+from pyspark_kafkalog.root.transactions.states import OpenTransactions
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,

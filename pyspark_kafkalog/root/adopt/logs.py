@@ -35,13 +35,15 @@ from pyspark_kafkalog.record.scan import verify_crcs
 from pyspark_kafkalog.root.adopt.plan import AdoptionPlan
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.root.transactions.open_transactions import (
+from pyspark_kafkalog.root.transactions.states import (
+    TRANSACTION_STATE_TOPIC,
     OpenTransaction,
     OpenTransactions,
+    TransactionState,
     find_open_transactions,
     open_transactions_of,
+    read_transaction_states,
 )
-from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC, TransactionState, read_transaction_states
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint

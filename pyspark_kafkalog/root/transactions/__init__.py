@@ -2,8 +2,7 @@
 
 In reading order:
 
-- states: the records of `__transaction_state` as they are in the log
-- open_transactions: transactions that are open, by partition
+- states: the records of `__transaction_state` as they are in the log; transactions that are open, by partition
 - metadata: one transactional id with its transitions, and the record that holds it
 - appends: the end of a transaction, as states to write and markers, and their batches
 - end_transaction: an operator ends a transaction that was left open

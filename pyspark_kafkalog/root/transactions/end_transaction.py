@@ -37,11 +37,11 @@ from pyspark_kafkalog.root.transactions.appends import (
     state_append,
 )
 from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata
-from pyspark_kafkalog.root.transactions.open_transactions import producers_of
 from pyspark_kafkalog.root.transactions.states import (
     TRANSACTION_STATE_TOPIC,
     TransactionState,
     TransactionStatus,
+    producers_of,
     transaction_states_of,
 )
 from pyspark_kafkalog.storage.log.producers import ProducerState
@@ -64,7 +64,7 @@ class EndedPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class EndedTransaction:
+class TransactionOutcome:
     """An ended transaction in `partitions`. `transactional_id` is None if no coordinator knew the transaction.
 
     `elsewhere` are its partitions that this root does not contain, such as those in other directories of the broker.
@@ -76,7 +76,7 @@ class EndedTransaction:
     elsewhere: tuple[TopicPartition, ...] = ()
 
 
-def abort_transaction(root: NativeRoot, topic_partition: TopicPartition, first_offset: int) -> EndedTransaction:
+def abort_transaction(root: NativeRoot, topic_partition: TopicPartition, first_offset: int) -> TransactionOutcome:
     """Abort the open transaction that began at `first_offset` of the partition, in one durable commit.
 
     If `__transaction_state` has the transaction, it is aborted in all its partitions. Raises OffsetOutOfRangeError if
@@ -93,7 +93,7 @@ def abort_transaction(root: NativeRoot, topic_partition: TopicPartition, first_o
     return _commit(root, abort, _ABORT_OPERATION)
 
 
-def abort_transactional_id(root: NativeRoot, transactional_id: str) -> EndedTransaction:
+def abort_transactional_id(root: NativeRoot, transactional_id: str) -> TransactionOutcome:
     """Abort the open transaction of `transactional_id` in all its partitions, in one durable commit.
 
     Raises UnknownTopicError if `__transaction_state` has no open one, CommitConflictError if it was decided to commit,
@@ -102,7 +102,7 @@ def abort_transactional_id(root: NativeRoot, transactional_id: str) -> EndedTran
     return _commit(root, lambda log: _abort(log, log.open_state(transactional_id)), _ABORT_OPERATION)
 
 
-def complete_transactional_id(root: NativeRoot, transactional_id: str) -> EndedTransaction:
+def complete_transactional_id(root: NativeRoot, transactional_id: str) -> TransactionOutcome:
     """Complete the transaction of `transactional_id` as decided, by commit or abort, in one durable commit.
 
     Raises UnknownTopicError if `__transaction_state` has no open one, CommitConflictError if it is undecided, and the
@@ -180,7 +180,7 @@ class _End:
 _Decide: TypeAlias = "Callable[[_OpenLog], _End]"
 
 
-def _commit(root: NativeRoot, decide: _Decide, operation: str) -> EndedTransaction:
+def _commit(root: NativeRoot, decide: _Decide, operation: str) -> TransactionOutcome:
     """Decide by the newest image, append and publish, durably."""
     decided: list[_End] = []
 
@@ -199,7 +199,7 @@ def _commit(root: NativeRoot, decide: _Decide, operation: str) -> EndedTransacti
     return _ended(root, decided[0], result)
 
 
-def _ended(root: NativeRoot, end: _End, appended: Sequence[AppendedRange]) -> EndedTransaction:
+def _ended(root: NativeRoot, end: _End, appended: Sequence[AppendedRange]) -> TransactionOutcome:
     partitions = tuple(
         EndedPartition(
             topic_partition=each,
@@ -212,7 +212,7 @@ def _ended(root: NativeRoot, end: _End, appended: Sequence[AppendedRange]) -> En
         for (each, producer), marker in zip(end.open_in, appended, strict=False)
     )
     name = None if end.state is None else end.state.transactional_id
-    return EndedTransaction(name, end.is_commit, partitions, end.elsewhere)
+    return TransactionOutcome(name, end.is_commit, partitions, end.elsewhere)
 
 
 @dataclass(frozen=True, slots=True)

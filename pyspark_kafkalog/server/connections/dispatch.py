@@ -27,8 +27,7 @@ from pyspark_kafkalog.errors import AuthenticationError, CorruptRecordError, Kaf
 from pyspark_kafkalog.metadata.access.client_quotas import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.schema import FieldSpec, Piece
-from pyspark_kafkalog.protocol.api import ApiKey
-from pyspark_kafkalog.protocol.headers import REQUEST_ELEMENTS_MAX, ParsedRequest, parse_request
+from pyspark_kafkalog.protocol.api import REQUEST_ELEMENTS_MAX, ApiKey, ParsedRequest, parse_request
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext, Session
 from pyspark_kafkalog.server.event_loop import RequestTime, Timed

@@ -15,7 +15,7 @@ from typing import Final
 
 from pyspark_kafkalog.groups.classic_group import ClassicGroup, ClassicMember, ClassicState, classic_key
 from pyspark_kafkalog.groups.consumer_group import Assignment, ConsumerGroup, ConsumerMember
-from pyspark_kafkalog.groups.group_log import AnyGroup
+from pyspark_kafkalog.groups.offsets_topic import AnyGroup
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
@@ -33,7 +33,7 @@ _NOT_FOUND_FROM: Final = 6
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
-class DescribingHandlers:
+class GroupDescriptionHandlers:
     """The handlers, over the coordinator's groups."""
 
     def __init__(self, coordinator: GroupCoordinator) -> None:

@@ -111,7 +111,7 @@ class TransactionalCommits:
         return Permission(ErrorCode.NONE, shard.unchanged(group_id))
 
 
-class OffsetHandlers:
+class GroupOffsetHandlers:
     """The handlers, over the coordinator's groups."""
 
     def __init__(self, coordinator: GroupCoordinator) -> None:
@@ -138,7 +138,7 @@ class OffsetHandlers:
         context: ServerContext,
         api_version: int,
         body: wire.OffsetCommitRequest,
-        checked: CheckedCommit[wire.OffsetCommitRequestTopic],
+        checked: CheckedOffsets[wire.OffsetCommitRequestTopic],
     ) -> None:
         shard = await self._coordinator.shard_of(body.group_id)
         now_ms = context.clock()
@@ -282,7 +282,7 @@ class OffsetHandlers:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedCommit(Generic[_TopicT]):
+class CheckedOffsets(Generic[_TopicT]):
     """The offsets of a commit: `accepted` may be committed for the topics with `topic_ids`, by name.
 
     `errors` are those of all partitions of topics that exist: NONE for an accepted one.
@@ -296,7 +296,7 @@ class CheckedCommit(Generic[_TopicT]):
 
 async def checked_commit(
     context: ServerContext, session: Session, topics: Sequence[_TopicT], *, has_ids: bool
-) -> CheckedCommit[_TopicT]:
+) -> CheckedOffsets[_TopicT]:
     """What a client may commit of the topics that it names, or states by id if `has_ids`."""
     topics = await with_names(context, topics, has_ids=has_ids)
     known = [topic for topic in topics if topic.name or not has_ids]
@@ -325,7 +325,7 @@ async def checked_commit(
             errors[topic_partition] = error
             if error is ErrorCode.NONE:
                 accepted[topic_partition] = each
-    return CheckedCommit(topics, errors, accepted, topic_ids)
+    return CheckedOffsets(topics, errors, accepted, topic_ids)
 
 
 def committed_offset(

@@ -29,10 +29,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_kafkalog.errors import CommitConflictError, CorruptRecordError, KafkalogError, UnsupportedFormatError
 from pyspark_kafkalog.groups.classic_group import ClassicGroup, classic_key, classic_value
 from pyspark_kafkalog.groups.consumer_group import ConsumerGroup
-from pyspark_kafkalog.groups.group_log import AnyGroup, GroupLog, groups_changed
 from pyspark_kafkalog.groups.group_state import OtherGroup
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_of_key, is_offset
-from pyspark_kafkalog.groups.offsets_topic import encode_records
+from pyspark_kafkalog.groups.offsets_topic import AnyGroup, GroupLog, encode_records, groups_changed
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
 from pyspark_kafkalog.object_store.store import ObjectStoreError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode

@@ -36,7 +36,7 @@ from pyspark_kafkalog.server.event_loop import YieldBudget
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSession, SessionPartition
 from pyspark_kafkalog.server.reads.log_slices import REMOTE_BYTES_MAX, LogSlices
 from pyspark_kafkalog.server.reads.offsets import epoch_error, error_code, run_with
-from pyspark_kafkalog.server.reads.segment_slices import Limits, Slice, nothing
+from pyspark_kafkalog.server.reads.segment_slices import Slice, SliceLimits, nothing
 from pyspark_kafkalog.server.sending import FileSlice
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
@@ -372,7 +372,7 @@ class FetchPlan:
         """Nothing fits the limits: take one batch, whatever its size."""
         for each in self.fetched:
             if each.records is not None and each.records.is_cut:
-                limits = Limits(end_offset=each.end_offset, max_bytes=1, may_exceed=True)
+                limits = SliceLimits(end_offset=each.end_offset, max_bytes=1, may_exceed=True)
                 await self._read_remote([(each, limits)])
                 if each.size_bytes:
                     return
@@ -389,7 +389,7 @@ class FetchPlan:
             each.fail(error_code(raised, each.name))
 
 
-_Job = tuple[FetchedPartition, Limits]
+_Job = tuple[FetchedPartition, SliceLimits]
 
 
 def _give_back(loop: asyncio.AbstractEventLoop, memory: RecordMemory, size_bytes: int, owners: tuple[str, ...]) -> None:
@@ -405,9 +405,9 @@ class _Room:
     left_bytes: int
     is_first: bool
 
-    def limits(self, each: FetchedPartition) -> Limits:
+    def limits(self, each: FetchedPartition) -> SliceLimits:
         max_bytes = max(min(each.wanted.partition_max_bytes, self.left_bytes), 0)
-        return Limits(end_offset=each.end_offset, max_bytes=max_bytes, may_exceed=self.is_first)
+        return SliceLimits(end_offset=each.end_offset, max_bytes=max_bytes, may_exceed=self.is_first)
 
     def take(self, size_bytes: int) -> None:
         if size_bytes:

@@ -26,14 +26,14 @@ from pyspark_kafkalog.record.header import TRANSACTIONAL_MASK
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.reads.segment_slices import (
-    Limits,
     OpenSegment,
+    OpenSegments,
     Positions,
     Read,
     RecentlyUsed,
-    SegmentFiles,
     SegmentSlicer,
     Slice,
+    SliceLimits,
     nothing,
     read_cached,
     read_waiting,
@@ -67,11 +67,11 @@ class LogSlices:
     """Reads slices of all partitions of one root; used by several threads."""
 
     def __init__(self) -> None:
-        self._files = SegmentFiles()
+        self._files = OpenSegments()
         self._positions = Positions()
         self._remote: RecentlyUsed[_RemoteKey, _KeptReader] = RecentlyUsed(_REMOTE_READERS_MAX)
 
-    def cached(self, of: PartitionSnapshot, offset: int, limits: Limits) -> Slice:
+    def cached(self, of: PartitionSnapshot, offset: int, limits: SliceLimits) -> Slice:
         """The batches from the one that holds `offset` on, without waiting for a disk.
 
         Raises BlockingIOError if that cannot be told at once, CorruptRecordError.
@@ -89,7 +89,7 @@ class LogSlices:
             raise BlockingIOError("the batch is in the next segment")
         return self._slice(of, segment, end_position, noted.position, offset, limits, read_cached)
 
-    def waiting(self, of: PartitionSnapshot, offset: int, limits: Limits) -> Slice:
+    def waiting(self, of: PartitionSnapshot, offset: int, limits: SliceLimits) -> Slice:
         """The batches from the one that holds `offset` on; none if the log has no batch from there to the end offset.
 
         Raises OffsetOutOfRangeError if the offset is below all extents, or an object of its extent is missing,
@@ -130,7 +130,7 @@ class LogSlices:
             read.finish()
         return sorted(aborted.transactions, key=attrgetter("first_offset", "producer_id"))
 
-    def _of_extent(self, of: PartitionSnapshot, extent: Extent, offset: int, limits: Limits) -> Slice | None:
+    def _of_extent(self, of: PartitionSnapshot, extent: Extent, offset: int, limits: SliceLimits) -> Slice | None:
         """None if the extent has no batch at or above the offset. Raises FileNotFoundError."""
         if not isinstance(extent, LocalExtent):
             return self._remote_slice(of, extent, offset, limits)
@@ -148,18 +148,18 @@ class LogSlices:
         end_position: int,
         position: int,
         offset: int,
-        limits: Limits,
+        limits: SliceLimits,
         read: Read,
     ) -> Slice:
         found = SegmentSlicer(segment, end_position, read).slice(position, offset, limits)
         self._positions.note(str(of.local_directory), found.next_offset, segment, position + found.size_bytes)
         return found
 
-    def _remote_slice(self, of: PartitionSnapshot, extent: Extent, offset: int, limits: Limits) -> Slice | None:
+    def _remote_slice(self, of: PartitionSnapshot, extent: Extent, offset: int, limits: SliceLimits) -> Slice | None:
         opened = open_at(extent, offset)
         return None if opened is None else self._read_on(of, _KeptReader(*opened), offset, limits)
 
-    def _read_on(self, of: PartitionSnapshot, kept: _KeptReader, offset: int, limits: Limits) -> Slice:
+    def _read_on(self, of: PartitionSnapshot, kept: _KeptReader, offset: int, limits: SliceLimits) -> Slice:
         """The batches from the reader's position on; caches the reader for the next fetch, or closes it."""
         reader, position = kept
         is_kept = False
@@ -192,7 +192,7 @@ def _end_position(of: PartitionSnapshot, segment: OpenSegment, size_bytes: int) 
     return size_bytes
 
 
-def _remote_batches(reader: SegmentReader, position: int, offset: int, limits: Limits) -> Slice:
+def _remote_batches(reader: SegmentReader, position: int, offset: int, limits: SliceLimits) -> Slice:
     found = whole_batches(
         reader,
         position,

@@ -1,6 +1,6 @@
 """Whole batches out of a local segment, for sendfile, and the open segments that are kept between fetches.
 
-    SegmentFiles   the open `.log` files, least recently used ones dropped
+    OpenSegments   the open `.log` files, least recently used ones dropped
     Positions      (directory, next offset) -> the file and position of the batch there, noted when a fetch ends there
 
 A consumer that reads on therefore needs one stat, no look-up in an index and no listing of the directory.
@@ -151,7 +151,7 @@ class Position(NamedTuple):
     position: int
 
 
-class SegmentFiles:
+class OpenSegments:
     """The open segments by path."""
 
     def __init__(self, capacity: int | None = None) -> None:
@@ -212,7 +212,7 @@ Read: TypeAlias = Callable[[int, int, int], memoryview]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SliceLimits:
     """Of one partition's records: batches that end below `end_offset`, `max_bytes` in all.
 
     `may_exceed`: a first batch that is larger is returned nevertheless, so that a consumer makes progress (KIP-74).
@@ -282,7 +282,7 @@ class SegmentSlicer:
             raise self._bad_header(walk.position)
         return walk.position if walk.reason == OFFSET_REACHED else None
 
-    def slice(self, position: int, offset: int, limits: Limits) -> Slice:
+    def slice(self, position: int, offset: int, limits: SliceLimits) -> Slice:
         """The batches from `position` on, which is where the batch begins that holds `offset`, or one after it.
 
         Raises CorruptRecordError if there is none.
@@ -303,7 +303,7 @@ class SegmentSlicer:
             return nothing(offset, is_cut=True)
         return self._first_batch(position, header)
 
-    def _small(self, position: int, room: int, offset: int, limits: Limits) -> Slice | None:
+    def _small(self, position: int, room: int, offset: int, limits: SliceLimits) -> Slice | None:
         """The batches in `room` bytes, all read; None if not even one is whole."""
         data = self._read(self._segment.file.fd, room, position)
         view = np.frombuffer(data, np.uint8)
@@ -314,7 +314,7 @@ class SegmentSlicer:
             return None  # the header tells why
         return Slice(data[:end], last_offset + 1, bool(attributes & TRANSACTIONAL_MASK))
 
-    def _large(self, position: int, room: int, offset: int, limits: Limits) -> Slice | None:
+    def _large(self, position: int, room: int, offset: int, limits: SliceLimits) -> Slice | None:
         """The batches that end within `room` bytes, of which headers near the beginning and the end are read."""
         if room <= 0:
             return None

@@ -32,9 +32,8 @@ from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.transactions.appends import MarkerFloor
 from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata
-from pyspark_kafkalog.root.transactions.open_transactions import producers_of
 from pyspark_kafkalog.root.transactions.state_log import StateLog, removals
-from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
+from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC, producers_of
 from pyspark_kafkalog.server.context import Committer, ServerContext
 from pyspark_kafkalog.server.metadata import partition_of_transactional_id
 from pyspark_kafkalog.server.transactions.decisions import Decision, NeedsProducerIdError, sweep

@@ -51,8 +51,7 @@ from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from pyspark_kafkalog.root.commit.changes import CommitUnit
 from pyspark_kafkalog.root.transactions.appends import Markers, coordinator_append, marker_batch
 from pyspark_kafkalog.root.transactions.metadata import NO_PARTITIONS, TV2, TransactionMetadata, by_topic
-from pyspark_kafkalog.root.transactions.open_transactions import producers_of
-from pyspark_kafkalog.root.transactions.states import TransactionStatus, status_name
+from pyspark_kafkalog.root.transactions.states import TransactionStatus, producers_of, status_name
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
 from pyspark_kafkalog.server.event_loop import gather_in_turns, in_turns, results_in_turns
 from pyspark_kafkalog.server.request_errors import error_code_of
@@ -63,7 +62,7 @@ _LOG: Final = logging.getLogger(__name__)
 _STATUS_NAMES: Final = {status_name(each): each for each in TransactionStatus}
 
 
-class DescribingHandlers:
+class TransactionDescriptionHandlers:
     """Answers the requests of tools."""
 
     def __init__(self, coordinator: TransactionCoordinator) -> None:

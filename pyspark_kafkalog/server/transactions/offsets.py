@@ -62,7 +62,7 @@ OffsetOfTopic: TypeAlias = tuple[AnyOffset, str | None]
 _TRIES_MAX: Final = 20
 
 
-class OffsetHandlers:
+class TransactionalOffsetHandlers:
     """Answers TxnOffsetCommit."""
 
     def __init__(self, coordinator: TransactionCoordinator, groups: TransactionalCommits) -> None:

@@ -23,9 +23,8 @@ from tiers import SEED, examples
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
 from pyspark_kafkalog.metadata.messages.codec import json_text
-from pyspark_kafkalog.protocol.api import APIS, ApiKey
+from pyspark_kafkalog.protocol.api import APIS, ApiKey, encode_request, encode_response, joined
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.protocol.headers import encode_request, encode_response, joined
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.version import KafkaVersion
 

@@ -33,9 +33,8 @@ from kafka_processes.server_processes import ServerProcess, serving
 from patience import wait_until
 from tiers import SEED
 
-from pyspark_kafkalog.protocol.api import APIS, ApiKey
+from pyspark_kafkalog.protocol.api import APIS, ApiKey, encode_request, joined
 from pyspark_kafkalog.protocol.client import WireClient
-from pyspark_kafkalog.protocol.headers import encode_request, joined
 from pyspark_kafkalog.protocol.messages.cluster import (
     ApiVersionsRequest,
     MetadataRequest,

@@ -14,8 +14,7 @@ from tiers import SEED, examples
 
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedApiError
 from pyspark_kafkalog.metadata.messages.schema import write_unsigned_varint
-from pyspark_kafkalog.protocol.api import APIS, Api, ApiKey
-from pyspark_kafkalog.protocol.headers import encode_request, joined, parse_request
+from pyspark_kafkalog.protocol.api import APIS, Api, ApiKey, encode_request, joined, parse_request
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 
 #: Bytes of memory that one byte of a frame may cost, in the worst case of the smallest structs.

@@ -24,7 +24,7 @@ from tiers import SEED, rest_full
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups.consumer_group import ConsumerGroup, consumer_group_of
-from pyspark_kafkalog.groups.group_log import GroupLog
+from pyspark_kafkalog.groups.offsets_topic import GroupLog
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequestTopicPartitions
 

@@ -19,7 +19,7 @@ from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.server.context import ClientRates, Node, Request, ServerContext, Session, UnlimitedRates
-from pyspark_kafkalog.server.handlers import ADMIN_HANDLERS, METADATA_HANDLERS
+from pyspark_kafkalog.server.roles import STATELESS_HANDLERS
 from pyspark_kafkalog.storage.names import TopicPartition
 
 R = TypeVar("R", bound=ApiMessage)
@@ -89,7 +89,7 @@ class AdminRequests:
         with ThreadPoolExecutor(1) as executor:
             context = self._context(executor)
             request = Request(key, version, "tests", body, Session("127.0.0.1", 4000))
-            answer = asyncio.run(_handled({**METADATA_HANDLERS, **ADMIN_HANDLERS}[key], context, request))
+            answer = asyncio.run(_handled(STATELESS_HANDLERS[key], context, request))
         return response.decode(version, answer.encode(version))
 
     def _context(self, executor: ThreadPoolExecutor) -> ServerContext:

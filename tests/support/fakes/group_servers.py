@@ -28,7 +28,7 @@ from pyspark_kafkalog.server.committer import ReadOnlyCommitter
 from pyspark_kafkalog.server.context import Request
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.offsets import TransactionalCommits
-from pyspark_kafkalog.server.handlers import group_handlers, transaction_handlers
+from pyspark_kafkalog.server.roles import group_handlers, transaction_handlers
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 
 #: The last version of SyncGroup that does not name the protocol.

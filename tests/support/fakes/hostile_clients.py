@@ -15,9 +15,8 @@ from typing import Final
 from patience import wait_until
 from simulations.random_messages import RandomMessages
 
-from pyspark_kafkalog.protocol.api import APIS, Api
+from pyspark_kafkalog.protocol.api import APIS, Api, encode_request, joined
 from pyspark_kafkalog.protocol.client import WireClient
-from pyspark_kafkalog.protocol.headers import encode_request, joined
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.protocol.messages.records import (
     FetchPartition,

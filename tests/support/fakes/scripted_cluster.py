@@ -18,10 +18,9 @@ from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import NetworkError
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
-from pyspark_kafkalog.protocol.api import APIS, ApiKey
+from pyspark_kafkalog.protocol.api import APIS, FRAME_SIZE, ApiKey, ParsedRequest, joined, parse_request
 from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.protocol.headers import FRAME_SIZE, ParsedRequest, joined, parse_request
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.protocol.messages.cluster import (
     ApiVersion,

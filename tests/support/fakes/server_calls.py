@@ -18,13 +18,19 @@ from typing import TypeVar, cast
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
-from pyspark_kafkalog.protocol.api import ApiKey, find_api
-from pyspark_kafkalog.protocol.headers import decode_response, encode_request, encode_response, parse_request
+from pyspark_kafkalog.protocol.api import (
+    ApiKey,
+    decode_response,
+    encode_request,
+    encode_response,
+    find_api,
+    parse_request,
+)
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.server.context import Cluster, Committer, Handler, NoTraffic, Request, ServerContext, Session
-from pyspark_kafkalog.server.handlers import read_handlers
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions
+from pyspark_kafkalog.server.roles import read_handlers
 from pyspark_kafkalog.server.sending import FileSlice
 from pyspark_kafkalog.storage.names import TopicPartition
 

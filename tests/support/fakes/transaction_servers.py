@@ -39,8 +39,8 @@ from pyspark_kafkalog.root.transactions.appends import state_append
 from pyspark_kafkalog.root.transactions.states import TransactionStatus, transaction_states_of
 from pyspark_kafkalog.server.context import Node, Request, ServerContext, Session
 from pyspark_kafkalog.server.groups.offsets import Permission
-from pyspark_kafkalog.server.handlers import transaction_handlers
 from pyspark_kafkalog.server.request_errors import RequestError
+from pyspark_kafkalog.server.roles import transaction_handlers
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.server.transactions.units import TransactionAdmission

@@ -29,8 +29,8 @@ from fakes.transaction_servers import SESSION, NoWaiters, Permissions
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.consumer_group import consumer_group_of
-from pyspark_kafkalog.groups.group_log import GroupLogs
 from pyspark_kafkalog.groups.offset_records import group_partition
+from pyspark_kafkalog.groups.offsets_topic import GroupLogs
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.object_store.address import StoreAddress
@@ -43,7 +43,7 @@ from pyspark_kafkalog.server.cluster import ClusterOfServers, HeartbeatFiles, He
 from pyspark_kafkalog.server.context import Node, Request, ServerContext
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.offsets import TransactionalCommits
-from pyspark_kafkalog.server.handlers import METADATA_HANDLERS, group_handlers, transaction_handlers
+from pyspark_kafkalog.server.roles import STATELESS_HANDLERS, group_handlers, transaction_handlers
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.server.transactions.units import TransactionAdmission
@@ -161,7 +161,7 @@ class Server:
         self._groups, self._transactions = GroupCoordinator(context), TransactionCoordinator(context, root)
         self._admission = TransactionAdmission(self._transactions.logs)
         self._handlers = {
-            **METADATA_HANDLERS,
+            **STATELESS_HANDLERS,
             **group_handlers(self._groups),
             **transaction_handlers(self._transactions, TransactionalCommits(self._groups)),
         }

@@ -319,8 +319,7 @@ class Inputs:
         from fakes.hostile_clients import drawn_frame
 
         from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedApiError
-        from pyspark_kafkalog.protocol.api import APIS
-        from pyspark_kafkalog.protocol.headers import decode_response, encode_response, joined, parse_request
+        from pyspark_kafkalog.protocol.api import APIS, decode_response, encode_response, joined, parse_request
         from simulations.random_messages import RandomMessages
 
         with contextlib.suppress(CorruptRecordError, UnsupportedApiError):

@@ -48,11 +48,11 @@ class Limit(NamedTuple):
 
 #: May only fall.
 LIMITS: Mapping[str, Limit] = {
-    "modules of the package": Limit(485, 25),
+    "modules of the package": Limit(465, 25),
     "lines of the package": Limit(119_200, 2500),
     "lines of the tests": Limit(115_000, 2500),
     "decisions by kind of root": Limit(82, 25),
-    "names of two classes": Limit(10, 5),
+    "names of two classes": Limit(3, 3),
     "imports in functions": Limit(146, 25),
     "odd sentences": Limit(9, 9),
     "wide lines of pages": Limit(0, 0),

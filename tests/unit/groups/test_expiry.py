@@ -11,7 +11,6 @@ from fakes.clock import Clock
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import UnknownGroupError
 from pyspark_kafkalog.groups.group import expire_offsets
-from pyspark_kafkalog.groups.group_log import GroupLog
 from pyspark_kafkalog.groups.offset_records import (
     OFFSETS_TOPIC,
     OffsetAndMetadata,
@@ -20,7 +19,7 @@ from pyspark_kafkalog.groups.offset_records import (
     offset_key,
     offset_value,
 )
-from pyspark_kafkalog.groups.offsets_topic import Expired, find_expired
+from pyspark_kafkalog.groups.offsets_topic import Expired, GroupLog, find_expired
 from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue

@@ -12,9 +12,8 @@ import pytest
 from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import AuthenticationError, CorruptRecordError, NetworkError, UnsupportedApiError
-from pyspark_kafkalog.protocol.api import APIS, ApiKey
+from pyspark_kafkalog.protocol.api import APIS, FRAME_SIZE, ApiKey, ParsedRequest, joined, parse_request
 from pyspark_kafkalog.protocol.client import WireClient
-from pyspark_kafkalog.protocol.headers import FRAME_SIZE, ParsedRequest, joined, parse_request
 from pyspark_kafkalog.protocol.messages.cluster import ApiVersion, ApiVersionsResponse
 from pyspark_kafkalog.protocol.messages.groups import (
     HeartbeatRequest,

@@ -17,7 +17,7 @@ from patience import PATIENCE_S
 from pyspark_kafkalog.errors import InvalidConfigError, NetworkError
 from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.client_security import client_context
-from pyspark_kafkalog.protocol.client_settings import StoreSettings, TlsClientSettings
+from pyspark_kafkalog.protocol.client_settings import KeyStoreSettings, TlsClientSettings
 
 PASSWORD = "pass"
 
@@ -92,12 +92,13 @@ def key_stores(directory: Path, own: Certificate) -> dict[str, TlsClientSettings
         serialization.BestAvailableEncryption(PASSWORD.encode()),
     )
     return {
-        "pem file": TlsClientSettings(key_store=StoreSettings(location=pem, type="PEM")),
+        "pem file": TlsClientSettings(key_store=KeyStoreSettings(location=pem, type="PEM")),
         "pem text, encrypted": TlsClientSettings(
-            key_store=StoreSettings(pem=encrypted.decode() + "\n" + own.certificate.read_text()), key_password=PASSWORD
+            key_store=KeyStoreSettings(pem=encrypted.decode() + "\n" + own.certificate.read_text()),
+            key_password=PASSWORD,
         ),
         "pkcs12": TlsClientSettings(
-            key_store=StoreSettings(location=pkcs12_file(directory, own), type="JKS", password=PASSWORD)
+            key_store=KeyStoreSettings(location=pkcs12_file(directory, own), type="JKS", password=PASSWORD)
         ),
         "none": TlsClientSettings(),
     }
@@ -109,7 +110,7 @@ def test_client_shows_the_certificate_of_its_key_store(
 ) -> None:
     store = key_stores(tmp_path, own)[kind]
     settings = TlsClientSettings(
-        trust_store=StoreSettings(location=authority.certificate),
+        trust_store=KeyStoreSettings(location=authority.certificate),
         key_store=store.key_store,
         key_password=store.key_password,
     )
@@ -128,9 +129,9 @@ def test_authorities_of_the_trust_store_are_trusted(
     )
     file.write_bytes(data)
     store = (
-        StoreSettings(pem=authority.certificate.read_text())
+        KeyStoreSettings(pem=authority.certificate.read_text())
         if kind == "text"
-        else StoreSettings(location=file, password=PASSWORD)
+        else KeyStoreSettings(location=file, password=PASSWORD)
     )
     subject_seen(client_context(TlsClientSettings(trust_store=store)), authority, server)
 
@@ -138,10 +139,10 @@ def test_authorities_of_the_trust_store_are_trusted(
 def test_server_of_another_authority_or_name_is_refused(
     tmp_path: Path, authority: Authority, server: Certificate
 ) -> None:
-    other = TlsClientSettings(trust_store=StoreSettings(location=Authority(tmp_path).certificate))
+    other = TlsClientSettings(trust_store=KeyStoreSettings(location=Authority(tmp_path).certificate))
     with pytest.raises(ssl.SSLCertVerificationError):
         subject_seen(client_context(other), authority, server)
-    right = StoreSettings(location=authority.certificate)
+    right = KeyStoreSettings(location=authority.certificate)
     with pytest.raises(ssl.SSLCertVerificationError):
         subject_seen(client_context(TlsClientSettings(trust_store=right)), authority, server, host="elsewhere")
     unchecked = TlsClientSettings(trust_store=right, checks_host_name=False)
@@ -155,13 +156,13 @@ def test_stores_that_cannot_be_used_are_refused(tmp_path: Path, own: Certificate
     damaged.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     p12 = pkcs12_file(tmp_path, own)
     for settings, message in [
-        (TlsClientSettings(trust_store=StoreSettings(location=jks)), "keytool -importkeystore"),
-        (TlsClientSettings(trust_store=StoreSettings(location=text)), "expected a file in PEM or PKCS12"),
-        (TlsClientSettings(trust_store=StoreSettings(location=tmp_path / "none")), "cannot be read"),
-        (TlsClientSettings(trust_store=StoreSettings(location=damaged)), "no certificate that can be read"),
-        (TlsClientSettings(key_store=StoreSettings(location=p12, type="PEM")), "expected PEM"),
-        (TlsClientSettings(key_store=StoreSettings(location=p12, password="wrong")), "cannot be opened as PKCS12"),
-        (TlsClientSettings(key_store=StoreSettings(location=own.certificate)), "no key with its certificate"),
+        (TlsClientSettings(trust_store=KeyStoreSettings(location=jks)), "keytool -importkeystore"),
+        (TlsClientSettings(trust_store=KeyStoreSettings(location=text)), "expected a file in PEM or PKCS12"),
+        (TlsClientSettings(trust_store=KeyStoreSettings(location=tmp_path / "none")), "cannot be read"),
+        (TlsClientSettings(trust_store=KeyStoreSettings(location=damaged)), "no certificate that can be read"),
+        (TlsClientSettings(key_store=KeyStoreSettings(location=p12, type="PEM")), "expected PEM"),
+        (TlsClientSettings(key_store=KeyStoreSettings(location=p12, password="wrong")), "cannot be opened as PKCS12"),
+        (TlsClientSettings(key_store=KeyStoreSettings(location=own.certificate)), "no key with its certificate"),
     ]:
         with pytest.raises(InvalidConfigError, match=message):
             client_context(settings)

@@ -11,7 +11,7 @@ from patience import PATIENCE_S
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.security.open import open_root
-from pyspark_kafkalog.server.waiters import PartitionWaiters, RootWatcher
+from pyspark_kafkalog.server.committer import PartitionWaiters, RootWatcher
 from pyspark_kafkalog.storage.names import TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

@@ -19,7 +19,7 @@ from pyspark_kafkalog.errors import (
     UnsupportedApiError,
 )
 from pyspark_kafkalog.protocol.api import ApiKey
-from pyspark_kafkalog.protocol.client_settings import ClientSettings, StoreSettings, TlsClientSettings
+from pyspark_kafkalog.protocol.client_settings import ClientSettings, KeyStoreSettings, TlsClientSettings
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.protocol.messages.cluster import MetadataRequest
@@ -474,7 +474,7 @@ def test_client_that_was_accepted_before_is_not_ended_by_a_refusal(tmp_path: Pat
     context.load_cert_chain(own.certificate, own.key)
     trust_store = tmp_path / "trusted.pem"
     trust_store.write_bytes(trusted.certificate.read_bytes())
-    tls = TlsClientSettings(trust_store=StoreSettings(location=trust_store))
+    tls = TlsClientSettings(trust_store=KeyStoreSettings(location=trust_store))
     with ScriptedCluster().listening(context) as address:
         open_client = client_opener(ClientSettings(tls=tls, request_timeout_ms=5000))
         (tmp_path / "other").mkdir()

@@ -13,11 +13,10 @@ from fakes.stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 
 from pyspark_kafkalog.errors import LeaderUnavailableError, LogDirError, NetworkError
 from pyspark_kafkalog.maintenance.verify.verify import verify
-from pyspark_kafkalog.protocol.api import APIS, ApiKey
+from pyspark_kafkalog.protocol.api import APIS, ApiKey, ParsedRequest
 from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.client_settings import ClientSettings
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.protocol.headers import ParsedRequest
 from pyspark_kafkalog.protocol.messages import quorum
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.protocol.messages.cluster import (

@@ -31,7 +31,7 @@ from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
 from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import producers_of
-from pyspark_kafkalog.root.transactions.open_transactions import producers_of as listed_producers
+from pyspark_kafkalog.root.transactions.states import producers_of as listed_producers
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered import index_cache

@@ -24,9 +24,8 @@ from pyspark_kafkalog.errors import (
     UnsupportedFormatError,
 )
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.protocol.api import APIS, Api, ApiKey
+from pyspark_kafkalog.protocol.api import APIS, Api, ApiKey, decode_response, encode_request, joined, parse_request
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.protocol.headers import decode_response, encode_request, joined, parse_request
 from pyspark_kafkalog.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 from pyspark_kafkalog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from pyspark_kafkalog.protocol.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol

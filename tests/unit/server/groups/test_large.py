@@ -13,9 +13,8 @@ import pytest
 from fakes.group_servers import GROUP, GroupServer, run
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.groups import group_log
-from pyspark_kafkalog.groups.consumer_group import Assignment, ConsumerGroup, consumer_group_of
-from pyspark_kafkalog.groups.layered_map import LayeredMap
+from pyspark_kafkalog.groups import offsets_topic as group_log
+from pyspark_kafkalog.groups.consumer_group import Assignment, ConsumerGroup, LayeredMap, consumer_group_of
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.groups import heartbeat
 from pyspark_kafkalog.server.groups.assignors import AssignedMember, assign_uniform

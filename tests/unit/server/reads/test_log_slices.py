@@ -24,7 +24,7 @@ from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.reads import segment_slices
 from pyspark_kafkalog.server.reads.log_slices import LogSlices
-from pyspark_kafkalog.server.reads.segment_slices import Limits, RecentlyUsed, SegmentFiles, Slice
+from pyspark_kafkalog.server.reads.segment_slices import OpenSegments, RecentlyUsed, Slice, SliceLimits
 from pyspark_kafkalog.server.sending import FileSlice
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TopicPartition, segment_file
 
@@ -51,7 +51,7 @@ def content(found: Slice) -> bytes:
     return found.records.read() if isinstance(found.records, FileSlice) else bytes(found.records)
 
 
-def either(slices: LogSlices, of: PartitionSnapshot, offset: int, limits: Limits) -> Slice:
+def either(slices: LogSlices, of: PartitionSnapshot, offset: int, limits: SliceLimits) -> Slice:
     """As a fetch gets it."""
     try:
         return slices.cached(of, offset, limits)
@@ -68,7 +68,7 @@ def consume(
         end = found_in.high_watermark if end_offset is None else end_offset
         if offset >= end:
             return
-        found = either(slices, found_in, offset, Limits(end_offset=end, max_bytes=max_bytes, may_exceed=True))
+        found = either(slices, found_in, offset, SliceLimits(end_offset=end, max_bytes=max_bytes, may_exceed=True))
         assert found.size_bytes > 0
         assert found.next_offset > offset
         yield offset, content(found)
@@ -98,7 +98,7 @@ def test_slices_give_every_batch_once_in_order(log_dir: LogDir, max_bytes: int) 
 def test_slice_begins_with_the_batch_that_holds_the_offset(log_dir: LogDir) -> None:
     slices, of = LogSlices(), snapshot(log_dir)
     for offset in range(0, ROUNDS * RECORDS, 7):
-        found = slices.waiting(of, offset, Limits(end_offset=of.high_watermark, max_bytes=900))
+        found = slices.waiting(of, offset, SliceLimits(end_offset=of.high_watermark, max_bytes=900))
         base, last = batches_of(content(found))[0]
         assert base <= offset <= last
         assert found.next_offset == batches_of(content(found))[-1][1] + 1
@@ -114,7 +114,7 @@ def test_slice_ends_below_the_end_offset_at_a_batch_boundary(log_dir: LogDir) ->
 def consume_until(slices: LogSlices, of: PartitionSnapshot, end_offset: int) -> Iterator[tuple[int, bytes]]:
     offset = 0
     while True:
-        found = either(slices, of, offset, Limits(end_offset=end_offset, max_bytes=1 << 20))
+        found = either(slices, of, offset, SliceLimits(end_offset=end_offset, max_bytes=1 << 20))
         if not found.size_bytes:
             assert found.next_offset == offset
             assert not found.is_cut
@@ -126,9 +126,9 @@ def consume_until(slices: LogSlices, of: PartitionSnapshot, end_offset: int) -> 
 def test_first_batch_larger_than_the_limit_comes_only_if_it_may(log_dir: LogDir) -> None:
     slices, of = LogSlices(), snapshot(log_dir)
     for _ in range(2):  # when the position is known, too
-        refused = either(slices, of, 0, Limits(end_offset=of.high_watermark, max_bytes=100))
+        refused = either(slices, of, 0, SliceLimits(end_offset=of.high_watermark, max_bytes=100))
         assert (refused.size_bytes, refused.is_cut, refused.next_offset) == (0, True, 0)
-        taken = either(slices, of, 0, Limits(end_offset=of.high_watermark, max_bytes=100, may_exceed=True))
+        taken = either(slices, of, 0, SliceLimits(end_offset=of.high_watermark, max_bytes=100, may_exceed=True))
         assert batches_of(content(taken)) == [(0, RECORDS - 1)]
 
 
@@ -137,7 +137,7 @@ def test_sequential_consumer_needs_a_thread_only_for_each_next_segment(log_dir: 
     slices, of = LogSlices(), snapshot(log_dir)
     offset = waited = fetches = 0
     while offset < of.high_watermark:
-        limits = Limits(end_offset=of.high_watermark, max_bytes=1, may_exceed=True)
+        limits = SliceLimits(end_offset=of.high_watermark, max_bytes=1, may_exceed=True)
         try:
             found = slices.cached(of, offset, limits)
         except BlockingIOError:
@@ -163,7 +163,7 @@ def test_large_slices_are_of_the_file_and_end_where_batches_end(
                 each.unlink()
         slices, taken, offset, of = LogSlices(), [], 0, snapshot(log_dir)
         while offset < of.high_watermark:
-            found = either(slices, of, offset, Limits(end_offset=of.high_watermark, max_bytes=max_bytes))
+            found = either(slices, of, offset, SliceLimits(end_offset=of.high_watermark, max_bytes=max_bytes))
             assert isinstance(found.records, FileSlice)
             assert 0 < found.size_bytes <= max_bytes
             taken.append(content(found))
@@ -233,22 +233,22 @@ def test_damaged_header_is_an_error_and_its_bytes_are_not_sent(log_dir: LogDir) 
     data[second + 16] = 9  # magic
     path.write_bytes(data)
     slices = LogSlices()
-    first = slices.waiting(of, 0, Limits(end_offset=of.high_watermark, max_bytes=1 << 20))
+    first = slices.waiting(of, 0, SliceLimits(end_offset=of.high_watermark, max_bytes=1 << 20))
     assert batches_of(content(first)) == [(0, RECORDS - 1)]
     for read in (slices.cached, slices.waiting):
         with pytest.raises(CorruptRecordError, match="magic 9"):
-            read(of, RECORDS, Limits(end_offset=of.high_watermark, max_bytes=1 << 20))
+            read(of, RECORDS, SliceLimits(end_offset=of.high_watermark, max_bytes=1 << 20))
 
 
 @pytest.mark.file_roots
 def test_position_that_no_longer_fits_its_offset_is_an_error(log_dir: LogDir) -> None:
     of, slices = snapshot(log_dir), LogSlices()
-    found = slices.waiting(of, 0, Limits(end_offset=of.high_watermark, max_bytes=1, may_exceed=True))
+    found = slices.waiting(of, 0, SliceLimits(end_offset=of.high_watermark, max_bytes=1, may_exceed=True))
     segment, _ = slices._files.open(of.directory, 0)
     slices._positions.note(str(of.directory), 5 * RECORDS, segment, found.size_bytes)
     for max_bytes in (1 << 20, segment_slices.SMALL_BYTES - 1):
         with pytest.raises(CorruptRecordError, match=f"a batch with offset {5 * RECORDS}"):
-            slices.cached(of, 5 * RECORDS, Limits(end_offset=of.high_watermark, max_bytes=max_bytes))
+            slices.cached(of, 5 * RECORDS, SliceLimits(end_offset=of.high_watermark, max_bytes=max_bytes))
 
 
 def test_offset_below_the_first_segment_is_out_of_range(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_offset_below_the_first_segment_is_out_of_range(tmp_path: Path) -> None:
     shutil.copytree(before.directory, tmp_path / "copy")
     segment_file(before.directory, 0, LOG_SUFFIX).unlink()
     with pytest.raises(OffsetOutOfRangeError, match="offset 0"):
-        LogSlices().waiting(before, 0, Limits(end_offset=before.high_watermark, max_bytes=100))
+        LogSlices().waiting(before, 0, SliceLimits(end_offset=before.high_watermark, max_bytes=100))
 
 
 def test_tiered_partition_is_read_over_the_seam(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_open_files_are_bounded(log_dir: LogDir) -> None:
     of = snapshot(log_dir)
     if of.local_directory is None:
         return
-    files = SegmentFiles(2)
+    files = OpenSegments(2)
     bases = sorted(int(each.stem) for each in of.directory.glob("*.log"))
     descriptors = {files.open(of.directory, base)[0].file.fd for base in bases}
     assert len(bases) > 4

@@ -36,7 +36,7 @@ from pyspark_kafkalog.protocol.messages.security import (
     UserName,
 )
 from pyspark_kafkalog.server.context import Request, ServerContext, Session
-from pyspark_kafkalog.server.handlers import security_handlers
+from pyspark_kafkalog.server.roles import security_handlers
 from pyspark_kafkalog.server.security.acls import AclGuard
 
 ROOT, EVE = "User:root", "User:eve"

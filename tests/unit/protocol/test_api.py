@@ -8,16 +8,17 @@ import pytest
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, UnsupportedApiError
 from pyspark_kafkalog.metadata.messages.schema import FrameReader
-from pyspark_kafkalog.protocol.api import APIS, ApiKey
-from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.protocol.headers import (
+from pyspark_kafkalog.protocol.api import (
+    APIS,
     REQUEST_ELEMENTS_MAX,
+    ApiKey,
     decode_response,
     encode_request,
     encode_response,
     joined,
     parse_request,
 )
+from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.cluster import ApiVersion, ApiVersionsResponse, MetadataRequest
 from pyspark_kafkalog.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
 from pyspark_kafkalog.protocol.messages.offsets import (
