@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import importlib.util
+import inspect
 import os
 import sys
+import threading
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
@@ -17,6 +20,7 @@ from fakes.clock import Clock
 from hypothesis import HealthCheck, settings
 from kafka_processes.s3_proxy import S3Proxy
 from left_open import close_what_is_left_open
+from patience import PATIENCE_S
 from repository import FIXTURES, TESTS
 from tiers import SEED, TIER, chosen_cases
 
@@ -122,6 +126,27 @@ def _sampled(items: list[pytest.Item]) -> list[pytest.Item]:
         else:
             kept.update(cases[at] for at in chosen_cases(test, len(cases)))
     return [item for item in items if item in kept]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own, for as long as our patience lasts."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+
+    async def bounded() -> None:
+        # By the machine's clock: tests move that of the loop.
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        timer = threading.Timer(PATIENCE_S, lambda: loop.call_soon_threadsafe(task.cancel))
+        timer.start()
+        try:
+            await pyfuncitem.obj(**arguments)
+        finally:
+            timer.cancel()
+
+    asyncio.run(bounded())
+    return True
 
 
 @pytest.hookimpl(trylast=True)

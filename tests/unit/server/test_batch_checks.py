@@ -225,25 +225,22 @@ def test_error_of_a_refused_batch_holds_nothing_of_its_content(server: Coordinat
     server.close()
 
 
-def test_clients_that_wait_for_a_slot_take_turns() -> None:
-    async def main() -> None:
-        slots, order = batch_checks.Slots(1), []
-        held = asyncio.Event()
+async def test_clients_that_wait_for_a_slot_take_turns() -> None:
+    slots, order = batch_checks.Slots(1), []
+    held = asyncio.Event()
 
-        async def work(owner: str, name: str) -> None:
-            async with slots.of(owner):
-                order.append(name)
-                await held.wait()
+    async def work(owner: str, name: str) -> None:
+        async with slots.of(owner):
+            order.append(name)
+            await held.wait()
 
-        names = [("bomber", f"bomb {at}") for at in range(4)] + [("other", "batch"), ("third", "one more")]
-        tasks = [asyncio.create_task(work(*each)) for each in names]
-        await asyncio.sleep(0)
-        cancelled = tasks.pop(1)
-        cancelled.cancel()
-        held.set()
-        await asyncio.gather(*tasks)
-        assert order == ["bomb 0", "batch", "one more", "bomb 2", "bomb 3"]
-        async with slots.of("bomber"):
-            pass
-
-    asyncio.run(main())
+    names = [("bomber", f"bomb {at}") for at in range(4)] + [("other", "batch"), ("third", "one more")]
+    tasks = [asyncio.create_task(work(*each)) for each in names]
+    await asyncio.sleep(0)
+    cancelled = tasks.pop(1)
+    cancelled.cancel()
+    held.set()
+    await asyncio.gather(*tasks)
+    assert order == ["bomb 0", "batch", "one more", "bomb 2", "bomb 3"]
+    async with slots.of("bomber"):
+        pass

@@ -278,9 +278,6 @@ def test_commit_of_the_loop_that_fails_fails_its_units_and_the_next_one_goes_on(
     assert run(work).at_once == [2]
 
 
-def test_read_only_committer_refuses_every_unit() -> None:
-    async def main() -> None:
-        with pytest.raises(ReadOnlyLogDirError, match="/log"):
-            await ReadOnlyCommitter("/log").commit(unit())
-
-    asyncio.run(main())
+async def test_read_only_committer_refuses_every_unit() -> None:
+    with pytest.raises(ReadOnlyLogDirError, match="/log"):
+        await ReadOnlyCommitter("/log").commit(unit())

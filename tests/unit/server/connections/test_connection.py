@@ -278,68 +278,59 @@ def readers_of(loop: asyncio.AbstractEventLoop) -> set[int]:
     return {fd for fd, key in selector.get_map().items() if key.events & selectors.EVENT_READ}
 
 
-def test_wait_ends_at_its_own_deadline_whatever_the_deadlines_of_earlier_ones() -> None:
-    async def main() -> None:
-        clock = LoopClock()
-        with plain_transport() as (transport, client, _):
-            for seconds in (600.0, 60.0, 600.0):
-                receiving = asyncio.create_task(transport.recv(10, seconds))
-                await asyncio.sleep(0)
-                client.send(b"some")
-                assert await receiving == b"some"
-            await clock.advance(80)  # the timer of the second wait has gone off
-            receiving = asyncio.create_task(transport.recv(10, 60.0))
-            await clock.advance(20)
-            assert not receiving.done()
-            await clock.advance(40)
-            with pytest.raises(asyncio.TimeoutError):
-                await receiving
-            receiving = asyncio.create_task(transport.recv(10, 600.0))
-            await clock.advance(80)
-            assert not receiving.done()
-            client.send(b"more")
-            assert await receiving == b"more"
-
-    asyncio.run(main())
-
-
-def test_socket_is_watched_between_waits_until_something_arrives_that_nobody_waits_for() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        with plain_transport() as (transport, client, descriptor):
-            receiving = asyncio.create_task(transport.recv(4, 60.0))
+async def test_wait_ends_at_its_own_deadline_whatever_the_deadlines_of_earlier_ones() -> None:
+    clock = LoopClock()
+    with plain_transport() as (transport, client, _):
+        for seconds in (600.0, 60.0, 600.0):
+            receiving = asyncio.create_task(transport.recv(10, seconds))
             await asyncio.sleep(0)
             client.send(b"some")
             assert await receiving == b"some"
-            client.send(b"more")
-            # The loop would else find it readable again and again.
-            await until(lambda: descriptor not in readers_of(loop))
-            assert await transport.recv(10, 60.0) == b"more"
-            receiving = asyncio.create_task(transport.recv(10, 60.0))
-            await asyncio.sleep(0)
-            client.close()
-            assert await receiving == b""
+        await clock.advance(80)  # the timer of the second wait has gone off
+        receiving = asyncio.create_task(transport.recv(10, 60.0))
+        await clock.advance(20)
+        assert not receiving.done()
+        await clock.advance(40)
+        with pytest.raises(asyncio.TimeoutError):
+            await receiving
+        receiving = asyncio.create_task(transport.recv(10, 600.0))
+        await clock.advance(80)
+        assert not receiving.done()
+        client.send(b"more")
+        assert await receiving == b"more"
 
-    asyncio.run(main())
+
+async def test_socket_is_watched_between_waits_until_something_arrives_that_nobody_waits_for() -> None:
+    loop = asyncio.get_running_loop()
+    with plain_transport() as (transport, client, descriptor):
+        receiving = asyncio.create_task(transport.recv(4, 60.0))
+        await asyncio.sleep(0)
+        client.send(b"some")
+        assert await receiving == b"some"
+        client.send(b"more")
+        # The loop would else find it readable again and again.
+        await until(lambda: descriptor not in readers_of(loop))
+        assert await transport.recv(10, 60.0) == b"more"
+        receiving = asyncio.create_task(transport.recv(10, 60.0))
+        await asyncio.sleep(0)
+        client.close()
+        assert await receiving == b""
 
 
-def test_lost_connection_ends_the_wait() -> None:
-    async def main() -> None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        client = socket.create_connection(listener.getsockname())
-        ours, _ = listener.accept()
-        ours.setblocking(False)
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close() resets
-        with listener, ours, ThreadPoolExecutor(1) as executor:
-            transport = PlainTransport(ours, executor)
-            receiving = asyncio.create_task(transport.recv(10, 60.0))
-            await asyncio.sleep(0)
-            client.close()
-            with pytest.raises(ConnectionResetError):
-                await receiving
-            transport.close()
-
-    asyncio.run(main())
+async def test_lost_connection_ends_the_wait() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(listener.getsockname())
+    ours, _ = listener.accept()
+    ours.setblocking(False)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close() resets
+    with listener, ours, ThreadPoolExecutor(1) as executor:
+        transport = PlainTransport(ours, executor)
+        receiving = asyncio.create_task(transport.recv(10, 60.0))
+        await asyncio.sleep(0)
+        client.close()
+        with pytest.raises(ConnectionResetError):
+            await receiving
+        transport.close()
 
 
 def test_large_frame_is_read_on_after_a_pause_without_the_garbage_collector() -> None:

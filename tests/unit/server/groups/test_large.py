@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.group_servers import GROUP, GroupServer, run
+from fakes.group_servers import GROUP, GroupServer
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups import offsets_topic as group_log
@@ -61,40 +61,36 @@ async def settled(server: GroupServer) -> dict[str, Any]:
     return found
 
 
-def test_each_join_runs_the_assignor_once_also_when_many_arrive_together(server: GroupServer, runs: list[int]) -> None:
-    async def scenario() -> None:
-        answers = await asyncio.gather(*(server.beat(f"m{each}", 0) for each in range(MEMBERS)))
-        assert [each.error_code for each in answers] == [ErrorCode.NONE] * MEMBERS
-        assert sorted(runs) == list(range(1, MEMBERS + 1))
+async def test_each_join_runs_the_assignor_once_also_when_many_arrive_together(
+    server: GroupServer, runs: list[int]
+) -> None:
+    answers = await asyncio.gather(*(server.beat(f"m{each}", 0) for each in range(MEMBERS)))
+    assert [each.error_code for each in answers] == [ErrorCode.NONE] * MEMBERS
+    assert sorted(runs) == list(range(1, MEMBERS + 1))
 
-    run(scenario())
 
-
-def test_heartbeat_that_changes_nothing_writes_nothing_and_reads_no_group_anew(
+async def test_heartbeat_that_changes_nothing_writes_nothing_and_reads_no_group_anew(
     server: GroupServer, runs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        answers = await settled(server)
-        runs.clear()
-        found = await server.coordinator.shard_of(GROUP)
-        group, end_offset = found.consumer(GROUP), found.log.end_offset
-        assert group is not None
+    answers = await settled(server)
+    runs.clear()
+    found = await server.coordinator.shard_of(GROUP)
+    group, end_offset = found.consumer(GROUP), found.log.end_offset
+    assert group is not None
 
-        def must_not(*_: object) -> None:
-            raise AssertionError("the group is made of all its records")
+    def must_not(*_: object) -> None:
+        raise AssertionError("the group is made of all its records")
 
-        monkeypatch.setattr(group_log, "consumer_group_of", must_not)
-        epoch = answers["m0"].member_epoch
-        assert (await server.beat("m0", epoch)).error_code == ErrorCode.NONE
-        assert (runs, found.log.end_offset, found.consumer(GROUP)) == ([], end_offset, group)
-        assert await server.commit(5, member="m0", generation=epoch) is ErrorCode.NONE
-        assert (await server.beat("m0", epoch)).error_code == ErrorCode.NONE
-        assert found.consumer(GROUP) is group
-
-    run(scenario())
+    monkeypatch.setattr(group_log, "consumer_group_of", must_not)
+    epoch = answers["m0"].member_epoch
+    assert (await server.beat("m0", epoch)).error_code == ErrorCode.NONE
+    assert (runs, found.log.end_offset, found.consumer(GROUP)) == ([], end_offset, group)
+    assert await server.commit(5, member="m0", generation=epoch) is ErrorCode.NONE
+    assert (await server.beat("m0", epoch)).error_code == ErrorCode.NONE
+    assert found.consumer(GROUP) is group
 
 
-def test_groups_of_a_partition_are_made_of_their_records_outside_of_the_event_loop(
+async def test_groups_of_a_partition_are_made_of_their_records_outside_of_the_event_loop(
     server: GroupServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made_in: list[int] = []
@@ -103,60 +99,51 @@ def test_groups_of_a_partition_are_made_of_their_records_outside_of_the_event_lo
         made_in.append(threading.get_ident())
         return consumer_group_of(group_id, live)
 
-    async def scenario() -> None:
-        answers = await settled(server)
-        found = await server.coordinator.shard_of(GROUP)
-        before = found.consumer(GROUP)
-        monkeypatch.setattr(group_log, "consumer_group_of", noted)
-        await found.load()
-        after = found.consumer(GROUP)
-        assert after == before
-        assert after is not before
-        assert len(made_in) == 1
-        assert made_in[0] != threading.get_ident()
-        assert (await server.beat("m0", answers["m0"].member_epoch)).error_code == ErrorCode.NONE
-
-    run(scenario())
+    answers = await settled(server)
+    found = await server.coordinator.shard_of(GROUP)
+    before = found.consumer(GROUP)
+    monkeypatch.setattr(group_log, "consumer_group_of", noted)
+    await found.load()
+    after = found.consumer(GROUP)
+    assert after == before
+    assert after is not before
+    assert len(made_in) == 1
+    assert made_in[0] != threading.get_ident()
+    assert (await server.beat("m0", answers["m0"].member_epoch)).error_code == ErrorCode.NONE
 
 
-def test_members_that_leave_together_cost_one_run_of_the_assignor(server: GroupServer, runs: list[int]) -> None:
-    async def scenario() -> None:
-        answers = await settled(server)
-        runs.clear()
-        await asyncio.gather(*(server.beat(f"m{each}", -1) for each in range(1, MEMBERS)))
-        left = await server.beat("m0", answers["m0"].member_epoch)
-        assert runs == [1]
-        assert left.assignment.topic_partitions[0].partitions == tuple(range(30)) or left.member_epoch > 0
-
-    run(scenario())
+async def test_members_that_leave_together_cost_one_run_of_the_assignor(server: GroupServer, runs: list[int]) -> None:
+    answers = await settled(server)
+    runs.clear()
+    await asyncio.gather(*(server.beat(f"m{each}", -1) for each in range(1, MEMBERS)))
+    left = await server.beat("m0", answers["m0"].member_epoch)
+    assert runs == [1]
+    assert left.assignment.topic_partitions[0].partitions == tuple(range(30)) or left.member_epoch > 0
 
 
-def test_writes_of_a_group_keep_their_order_and_exclusive_ones_are_alone(server: GroupServer) -> None:
-    async def scenario() -> None:
-        found = await server.coordinator.shard_of(GROUP)
-        planned: list[str] = []
+async def test_writes_of_a_group_keep_their_order_and_exclusive_ones_are_alone(server: GroupServer) -> None:
+    found = await server.coordinator.shard_of(GROUP)
+    planned: list[str] = []
 
-        def write(group_id: str, name: str, *, is_exclusive: bool) -> asyncio.Future[Any]:
-            def plan() -> Planned:
-                planned.append(name)
-                return Planned({}, done=lambda: planned.append(f"{name} done"))
+    def write(group_id: str, name: str, *, is_exclusive: bool) -> asyncio.Future[Any]:
+        def plan() -> Planned:
+            planned.append(name)
+            return Planned({}, done=lambda: planned.append(f"{name} done"))
 
-            return asyncio.ensure_future(found.write(group_id, plan, is_exclusive=is_exclusive))
+        return asyncio.ensure_future(found.write(group_id, plan, is_exclusive=is_exclusive))
 
-        await asyncio.gather(
-            write("g", "g1", is_exclusive=False),
-            write("g", "g2", is_exclusive=False),
-            write("g", "g3", is_exclusive=True),
-            write("h", "h1", is_exclusive=True),
-            write("g", "g4", is_exclusive=True),
-            write("h", "h2", is_exclusive=False),
-        )
-        of_group = {each: [name for name in planned if name.startswith(each)] for each in "gh"}
-        assert of_group["g"] == ["g1", "g2", "g1 done", "g2 done", "g3", "g3 done", "g4", "g4 done"]
-        assert of_group["h"] == ["h1", "h1 done", "h2", "h2 done"]
-        assert planned.index("h1") < planned.index("g3")  # one group does not hold up another
-
-    run(scenario())
+    await asyncio.gather(
+        write("g", "g1", is_exclusive=False),
+        write("g", "g2", is_exclusive=False),
+        write("g", "g3", is_exclusive=True),
+        write("h", "h1", is_exclusive=True),
+        write("g", "g4", is_exclusive=True),
+        write("h", "h2", is_exclusive=False),
+    )
+    of_group = {each: [name for name in planned if name.startswith(each)] for each in "gh"}
+    assert of_group["g"] == ["g1", "g2", "g1 done", "g2 done", "g3", "g3 done", "g4", "g4 done"]
+    assert of_group["h"] == ["h1", "h1 done", "h2", "h2 done"]
+    assert planned.index("h1") < planned.index("g3")  # one group does not hold up another
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -37,114 +37,94 @@ async def listed(server: GroupServer) -> dict[str, str]:
     return {each.group_id: each.group_state for each in response.groups}
 
 
-def test_group_follows_the_log_until_it_is_committed_to_here(server: GroupServer, path: Path) -> None:
-    async def scenario() -> None:
-        LogDir.open(path).group(GROUP).commit({A0: 3})
-        assert await server.fetch() == (3, ErrorCode.NONE)
-        LogDir.open(path).group(GROUP).commit({A0: 4})
-        await server.pass_time(1000)
-        assert await server.fetch() == (4, ErrorCode.NONE)
-        assert await server.commit(7, partition=1) is ErrorCode.NONE
-        LogDir.open(path).group(GROUP).commit({A0: 5})
-        await server.pass_time(1000)
-        assert await server.fetch() == (4, ErrorCode.NONE)
-        assert await server.fetch(partition=1) == (7, ErrorCode.NONE)
-        assert logged(path) == {0: 5}
-
-    run(scenario())
+async def test_group_follows_the_log_until_it_is_committed_to_here(server: GroupServer, path: Path) -> None:
+    LogDir.open(path).group(GROUP).commit({A0: 3})
+    assert await server.fetch() == (3, ErrorCode.NONE)
+    LogDir.open(path).group(GROUP).commit({A0: 4})
+    await server.pass_time(1000)
+    assert await server.fetch() == (4, ErrorCode.NONE)
+    assert await server.commit(7, partition=1) is ErrorCode.NONE
+    LogDir.open(path).group(GROUP).commit({A0: 5})
+    await server.pass_time(1000)
+    assert await server.fetch() == (4, ErrorCode.NONE)
+    assert await server.fetch(partition=1) == (7, ErrorCode.NONE)
+    assert logged(path) == {0: 5}
 
 
-def test_group_is_gone_if_its_tombstones_were_cleaned_before_they_were_read(server: GroupServer, path: Path) -> None:
-    log_dir = LogDir.open(path)
-    log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "1"})
-
-    async def scenario() -> None:
-        log_dir.group(GROUP).commit({A0: 3})
-        assert await server.fetch() == (3, ErrorCode.NONE)
-        delete_and_clean(log_dir, GROUP, A0)
-        await server.pass_time(1000)
-        assert await server.fetch() == (-1, ErrorCode.NONE)
-
-    run(scenario())
-
-
-def test_group_is_rebalanced_and_commits_without_a_topic_of_offsets(server: GroupServer, path: Path) -> None:
-    async def scenario() -> None:
-        assert await server.fetch() == (-1, ErrorCode.NONE)
-        assert await listed(server) == {}
-        member = await server.become_member()
-        assert await server.commit(2, member=member, generation=1) is ErrorCode.NONE
-        assert await server.heartbeat(member, 1) is ErrorCode.NONE
-        assert await listed(server) == {GROUP: "Stable"}
-        await server.pass_time(11_000)
-        assert await listed(server) == {GROUP: "Empty"}
-        assert await server.fetch() == (2, ErrorCode.NONE)
-        assert LogDir.open(path).topics() == ("a",)
-
-    run(scenario())
-
-
-def test_member_of_the_consumer_protocol_has_partitions_and_commits(server: GroupServer, path: Path) -> None:
-    async def scenario() -> None:
-        LogDir.open(path).group(GROUP).commit({A0: 3})
-        joined = await server.beat("m", 0)
-        assert joined.error_code == ErrorCode.NONE
-        assert [each.partitions for each in joined.assignment.topic_partitions] == [(0, 1)]
-        assert await server.fetch() == (3, ErrorCode.NONE)
-        assert await server.commit(9, member="m", generation=joined.member_epoch) is ErrorCode.NONE
-        assert await server.fetch() == (9, ErrorCode.NONE)
-        await server.pass_time(50_000)
-        assert (await server.beat("m", joined.member_epoch)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-        assert logged(path) == {0: 3}
-
-    run(scenario())
-
-
-def test_members_in_the_log_are_shown_but_do_not_hold_up_a_group_that_is_taken_over(
+async def test_group_is_gone_if_its_tombstones_were_cleaned_before_they_were_read(
     server: GroupServer, path: Path
 ) -> None:
-    async def scenario() -> None:
-        other = GroupServer(path)
-        held = await other.become_member()
-        assert await other.commit(6, member=held, generation=1) is ErrorCode.NONE
-        await server.pass_time(1000)
-        assert await listed(server) == {GROUP: "Stable"}
-        await server.pass_time(60_000)  # nobody's session ends here
-        assert await listed(server) == {GROUP: "Stable"}
-        member = await server.become_member()
-        assert member != held
-        assert await server.heartbeat(held, 1) is ErrorCode.UNKNOWN_MEMBER_ID
-        assert await server.fetch() == (6, ErrorCode.NONE)
-        assert await other.heartbeat(held, 1) is ErrorCode.NONE
-        other.close()
-
-    run(scenario())
+    log_dir = LogDir.open(path)
+    log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "1"})
+    log_dir.group(GROUP).commit({A0: 3})
+    assert await server.fetch() == (3, ErrorCode.NONE)
+    delete_and_clean(log_dir, GROUP, A0)
+    await server.pass_time(1000)
+    assert await server.fetch() == (-1, ErrorCode.NONE)
 
 
-def test_memory_outlives_a_stop_of_the_process(server: GroupServer) -> None:
-    async def scenario() -> None:
-        member = await server.become_member()
-        await server.commit(2, member=member, generation=1)
-        server.parts.served.now_ms += 60_000
-        server.coordinator.run_due()
-        assert not server.coordinator._shards
-        assert await server.heartbeat(member, 1) is ErrorCode.NONE
-        assert await server.fetch() == (2, ErrorCode.NONE)
+async def test_group_is_rebalanced_and_commits_without_a_topic_of_offsets(server: GroupServer, path: Path) -> None:
+    assert await server.fetch() == (-1, ErrorCode.NONE)
+    assert await listed(server) == {}
+    member = await server.become_member()
+    assert await server.commit(2, member=member, generation=1) is ErrorCode.NONE
+    assert await server.heartbeat(member, 1) is ErrorCode.NONE
+    assert await listed(server) == {GROUP: "Stable"}
+    await server.pass_time(11_000)
+    assert await listed(server) == {GROUP: "Empty"}
+    assert await server.fetch() == (2, ErrorCode.NONE)
+    assert LogDir.open(path).topics() == ("a",)
 
-    run(scenario())
+
+async def test_member_of_the_consumer_protocol_has_partitions_and_commits(server: GroupServer, path: Path) -> None:
+    LogDir.open(path).group(GROUP).commit({A0: 3})
+    joined = await server.beat("m", 0)
+    assert joined.error_code == ErrorCode.NONE
+    assert [each.partitions for each in joined.assignment.topic_partitions] == [(0, 1)]
+    assert await server.fetch() == (3, ErrorCode.NONE)
+    assert await server.commit(9, member="m", generation=joined.member_epoch) is ErrorCode.NONE
+    assert await server.fetch() == (9, ErrorCode.NONE)
+    await server.pass_time(50_000)
+    assert (await server.beat("m", joined.member_epoch)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert logged(path) == {0: 3}
 
 
-def test_deleted_group_is_gone_here_and_stays_in_the_log(server: GroupServer, path: Path) -> None:
-    async def scenario() -> None:
-        LogDir.open(path).group(GROUP).commit({A0: 3})
-        assert await server.delete() is ErrorCode.NONE
-        assert await listed(server) == {}
-        assert await server.fetch() == (-1, ErrorCode.NONE)
-        assert await server.commit(1) is ErrorCode.NONE
-        assert await server.fetch() == (1, ErrorCode.NONE)
-        assert logged(path) == {0: 3}
+async def test_members_in_the_log_are_shown_but_do_not_hold_up_a_group_that_is_taken_over(
+    server: GroupServer, path: Path
+) -> None:
+    other = GroupServer(path)
+    held = await other.become_member()
+    assert await other.commit(6, member=held, generation=1) is ErrorCode.NONE
+    await server.pass_time(1000)
+    assert await listed(server) == {GROUP: "Stable"}
+    await server.pass_time(60_000)  # nobody's session ends here
+    assert await listed(server) == {GROUP: "Stable"}
+    member = await server.become_member()
+    assert member != held
+    assert await server.heartbeat(held, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert await server.fetch() == (6, ErrorCode.NONE)
+    assert await other.heartbeat(held, 1) is ErrorCode.NONE
+    other.close()
 
-    run(scenario())
+
+async def test_memory_outlives_a_stop_of_the_process(server: GroupServer) -> None:
+    member = await server.become_member()
+    await server.commit(2, member=member, generation=1)
+    server.parts.served.now_ms += 60_000
+    server.coordinator.run_due()
+    assert not server.coordinator._shards
+    assert await server.heartbeat(member, 1) is ErrorCode.NONE
+    assert await server.fetch() == (2, ErrorCode.NONE)
+
+
+async def test_deleted_group_is_gone_here_and_stays_in_the_log(server: GroupServer, path: Path) -> None:
+    LogDir.open(path).group(GROUP).commit({A0: 3})
+    assert await server.delete() is ErrorCode.NONE
+    assert await listed(server) == {}
+    assert await server.fetch() == (-1, ErrorCode.NONE)
+    assert await server.commit(1) is ErrorCode.NONE
+    assert await server.fetch() == (1, ErrorCode.NONE)
+    assert logged(path) == {0: 3}
 
 
 def test_offsets_in_memory_expire_and_those_of_the_log_live_on_from_when_they_were_taken_over(
@@ -235,25 +215,22 @@ def test_members_of_the_log_that_are_replaced_leave_no_record() -> None:
     assert own.changes(GROUP, {member: b"old"}) == {member: None, MEMBERS: b"here"}
 
 
-def test_groups_in_memory_are_committed_once_and_those_with_damaged_offsets_are_left(
+async def test_groups_in_memory_are_committed_once_and_those_with_damaged_offsets_are_left(
     server: GroupServer, path: Path
 ) -> None:
-    async def scenario() -> None:
-        LogDir.open(path).group(GROUP).commit({A0: 3})
-        LogDir.open(path).group("damaged").commit({A0: 3})
-        await server.pass_time(1000)
-        assert await server.commit(7) is ErrorCode.NONE
-        own = server.coordinator.own
-        damaged = offset_key("damaged", A0)
-        own.records["damaged"], own.taken["damaged"] = {damaged: HERE}, {damaged: b"\0\4"}
-        writing = GroupServer(path)
-        own.records["damaged"][damaged] = b"\0\4damaged"
-        await writing.coordinator.take_in(own)
-        assert logged(path) == {0: 7}
-        version = LogDir.open(path).version
-        await writing.coordinator.take_in(own)
-        assert LogDir.open(path).version == version
-        assert LogDir.open(path).group("damaged").fetch()[A0].offset == 3
-        writing.close()
-
-    run(scenario())
+    LogDir.open(path).group(GROUP).commit({A0: 3})
+    LogDir.open(path).group("damaged").commit({A0: 3})
+    await server.pass_time(1000)
+    assert await server.commit(7) is ErrorCode.NONE
+    own = server.coordinator.own
+    damaged = offset_key("damaged", A0)
+    own.records["damaged"], own.taken["damaged"] = {damaged: HERE}, {damaged: b"\0\4"}
+    writing = GroupServer(path)
+    own.records["damaged"][damaged] = b"\0\4damaged"
+    await writing.coordinator.take_in(own)
+    assert logged(path) == {0: 7}
+    version = LogDir.open(path).version
+    await writing.coordinator.take_in(own)
+    assert LogDir.open(path).version == version
+    assert LogDir.open(path).group("damaged").fetch()[A0].offset == 3
+    writing.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.group_servers import GROUP, GroupServer, run
+from fakes.group_servers import GROUP, GroupServer
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
@@ -72,106 +72,87 @@ async def commit_in_transaction(
     return [(each.topic_id, each.partitions[0].error_code) for each in decoded.topics]
 
 
-def test_offsets_committed_by_topic_id_are_those_of_the_topics_name(servers: Callable[[], GroupServer]) -> None:
-    async def scenario() -> None:
-        server = servers()
-        known = id_of(server)
-        assert await commit(server, UNKNOWN_ID, known, ZERO_UUID) == [
-            (UNKNOWN_ID, ErrorCode.UNKNOWN_TOPIC_ID),
-            (known, ErrorCode.NONE),
-            (ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_ID),
-        ]
-        assert await server.fetch() == (7, ErrorCode.NONE)
-        assert await fetch(server, known, UNKNOWN_ID) == [
-            (known, 7, ErrorCode.NONE),
-            (UNKNOWN_ID, -1, ErrorCode.UNKNOWN_TOPIC_ID),
-        ]
-        assert await fetch(server) == [(known, 7, ErrorCode.NONE)]
-
-    run(scenario())
+async def test_offsets_committed_by_topic_id_are_those_of_the_topics_name(servers: Callable[[], GroupServer]) -> None:
+    server = servers()
+    known = id_of(server)
+    assert await commit(server, UNKNOWN_ID, known, ZERO_UUID) == [
+        (UNKNOWN_ID, ErrorCode.UNKNOWN_TOPIC_ID),
+        (known, ErrorCode.NONE),
+        (ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_ID),
+    ]
+    assert await server.fetch() == (7, ErrorCode.NONE)
+    assert await fetch(server, known, UNKNOWN_ID) == [
+        (known, 7, ErrorCode.NONE),
+        (UNKNOWN_ID, -1, ErrorCode.UNKNOWN_TOPIC_ID),
+    ]
+    assert await fetch(server) == [(known, 7, ErrorCode.NONE)]
 
 
-def test_id_of_a_topic_that_was_created_again_commits_nothing(servers: Callable[[], GroupServer], path: Path) -> None:
-    async def scenario() -> None:
-        server = servers()
-        before = id_of(server)
-        log_dir = LogDir.open(path)
-        log_dir.delete_topic("a")
-        log_dir.create_topic("a", partitions=2)
-        server.context.root.refresh()
-        assert await commit(server, before) == [(before, ErrorCode.UNKNOWN_TOPIC_ID)]
-        assert await commit_in_transaction(server, before) == [(before, ErrorCode.UNKNOWN_TOPIC_ID)]
-        assert await commit(server, id_of(server)) == [(id_of(server), ErrorCode.NONE)]
-
-    run(scenario())
-
-
-def test_topic_that_another_server_has_just_created_is_found_by_its_id(
+async def test_id_of_a_topic_that_was_created_again_commits_nothing(
     servers: Callable[[], GroupServer], path: Path
 ) -> None:
-    async def scenario() -> None:
-        server = servers()
-        LogDir.open(path).create_topic("new")
-        new_id = LogDir.open(path).topic("new").topic_id
-        assert new_id is not None
-        assert await commit(server, new_id) == [(new_id, ErrorCode.NONE)]
-
-    run(scenario())
-
-
-def test_topics_that_a_client_may_not_read_are_refused_by_id(servers: Callable[[], GroupServer]) -> None:
-    async def scenario() -> None:
-        server = servers()
-        known = id_of(server)
-        server.parts.permissions.denied |= {
-            (each, ResourceType.TOPIC) for each in (AclOperation.READ, AclOperation.DESCRIBE)
-        }
-        assert await commit(server, known) == [(known, ErrorCode.TOPIC_AUTHORIZATION_FAILED)]
-        assert await fetch(server, known) == [(known, -1, ErrorCode.TOPIC_AUTHORIZATION_FAILED)]
-        assert await commit_in_transaction(server, known) == [(known, ErrorCode.TOPIC_AUTHORIZATION_FAILED)]
-        server.parts.permissions.denied |= {(AclOperation.READ, ResourceType.GROUP)}
-        assert await commit(server, UNKNOWN_ID) == [(UNKNOWN_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED)]
-
-    run(scenario())
+    server = servers()
+    before = id_of(server)
+    log_dir = LogDir.open(path)
+    log_dir.delete_topic("a")
+    log_dir.create_topic("a", partitions=2)
+    server.context.root.refresh()
+    assert await commit(server, before) == [(before, ErrorCode.UNKNOWN_TOPIC_ID)]
+    assert await commit_in_transaction(server, before) == [(before, ErrorCode.UNKNOWN_TOPIC_ID)]
+    assert await commit(server, id_of(server)) == [(id_of(server), ErrorCode.NONE)]
 
 
-def test_offsets_of_a_transaction_are_committed_by_topic_id(servers: Callable[[], GroupServer]) -> None:
-    async def scenario() -> None:
-        server = servers()
-        known = id_of(server)
-        assert await commit_in_transaction(server, known, UNKNOWN_ID) == [
-            (known, ErrorCode.NONE),
-            (UNKNOWN_ID, ErrorCode.UNKNOWN_TOPIC_ID),
-        ]
-        assert await fetch(server, known) == [(known, -1, ErrorCode.NONE)]
+async def test_topic_that_another_server_has_just_created_is_found_by_its_id(
+    servers: Callable[[], GroupServer], path: Path
+) -> None:
+    server = servers()
+    LogDir.open(path).create_topic("new")
+    new_id = LogDir.open(path).topic("new").topic_id
+    assert new_id is not None
+    assert await commit(server, new_id) == [(new_id, ErrorCode.NONE)]
 
-    run(scenario())
+
+async def test_topics_that_a_client_may_not_read_are_refused_by_id(servers: Callable[[], GroupServer]) -> None:
+    server = servers()
+    known = id_of(server)
+    server.parts.permissions.denied |= {
+        (each, ResourceType.TOPIC) for each in (AclOperation.READ, AclOperation.DESCRIBE)
+    }
+    assert await commit(server, known) == [(known, ErrorCode.TOPIC_AUTHORIZATION_FAILED)]
+    assert await fetch(server, known) == [(known, -1, ErrorCode.TOPIC_AUTHORIZATION_FAILED)]
+    assert await commit_in_transaction(server, known) == [(known, ErrorCode.TOPIC_AUTHORIZATION_FAILED)]
+    server.parts.permissions.denied |= {(AclOperation.READ, ResourceType.GROUP)}
+    assert await commit(server, UNKNOWN_ID) == [(UNKNOWN_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED)]
+
+
+async def test_offsets_of_a_transaction_are_committed_by_topic_id(servers: Callable[[], GroupServer]) -> None:
+    server = servers()
+    known = id_of(server)
+    assert await commit_in_transaction(server, known, UNKNOWN_ID) == [
+        (known, ErrorCode.NONE),
+        (UNKNOWN_ID, ErrorCode.UNKNOWN_TOPIC_ID),
+    ]
+    assert await fetch(server, known) == [(known, -1, ErrorCode.NONE)]
 
 
 @pytest.mark.parametrize(
     ("version", "expected"), [(5, ErrorCode.ILLEGAL_GENERATION), (6, ErrorCode.STALE_MEMBER_EPOCH)]
 )
-def test_old_epoch_of_a_member_is_told_to_clients_that_know_of_epochs(
+async def test_old_epoch_of_a_member_is_told_to_clients_that_know_of_epochs(
     servers: Callable[[], GroupServer], version: int, expected: ErrorCode
 ) -> None:
-    async def scenario() -> None:
-        server = servers()
-        epoch = (await server.beat("m", 0)).member_epoch
-        ((_, error),) = await commit_in_transaction(server, id_of(server), version=version, member="m", epoch=epoch + 1)
-        assert error == expected
-
-    run(scenario())
+    server = servers()
+    epoch = (await server.beat("m", 0)).member_epoch
+    ((_, error),) = await commit_in_transaction(server, id_of(server), version=version, member="m", epoch=epoch + 1)
+    assert error == expected
 
 
 @pytest.mark.parametrize(
     ("version", "expected"), [(5, ErrorCode.ILLEGAL_GENERATION), (6, ErrorCode.GROUP_ID_NOT_FOUND)]
 )
-def test_group_that_does_not_exist_is_told_to_clients_that_know_of_epochs(
+async def test_group_that_does_not_exist_is_told_to_clients_that_know_of_epochs(
     servers: Callable[[], GroupServer], version: int, expected: ErrorCode
 ) -> None:
-    async def scenario() -> None:
-        server = servers()
-        ((_, error),) = await commit_in_transaction(server, id_of(server), version=version, member="m", epoch=3)
-        assert error == expected
-
-    run(scenario())
+    server = servers()
+    ((_, error),) = await commit_in_transaction(server, id_of(server), version=version, member="m", epoch=3)
+    assert error == expected

@@ -417,21 +417,19 @@ def test_fetch_of_thousands_of_partitions_lets_others_come_first(
         assert asyncio.run(turns_of_others(server)) >= 5 + 3
 
 
-def test_records_of_a_store_count_as_long_as_they_are_in_memory(server: ReadServer, root_place: RootPlace) -> None:
+async def test_records_of_a_store_count_as_long_as_they_are_in_memory(
+    server: ReadServer, root_place: RootPlace
+) -> None:
     memory = ResponseBytes(1 << 20, server.context.monotonic_ms)
     server.context = replace(server.context, record_memory=memory)
-
-    async def work() -> None:
-        request = asked({0: 0, 1: 0}, min_bytes=1)
-        asking = server.handlers[ApiKey.FETCH](
-            server.context, Request(ApiKey.FETCH, LAST_VERSION_BY_NAME, "app", request, Session("h", 1))
-        )
-        answer = await asking
-        assert (memory.read_bytes > 0) == is_object_place(root_place)
-        del answer
-        await until(lambda: memory.read_bytes == 0)
-
-    asyncio.run(work())
+    request = asked({0: 0, 1: 0}, min_bytes=1)
+    asking = server.handlers[ApiKey.FETCH](
+        server.context, Request(ApiKey.FETCH, LAST_VERSION_BY_NAME, "app", request, Session("h", 1))
+    )
+    answer = await asking
+    assert (memory.read_bytes > 0) == is_object_place(root_place)
+    del answer
+    await until(lambda: memory.read_bytes == 0)
 
 
 def test_fetch_that_holds_many_records_does_not_wait_long_for_others(

@@ -73,60 +73,51 @@ async def log_in(sasl: SaslAuthenticator, session: Session, user: str = "ann", p
     return last.session_lifetime_ms
 
 
-def test_only_sasl_is_admitted_until_the_client_is_authenticated(
+async def test_only_sasl_is_admitted_until_the_client_is_authenticated(
     around: Surroundings, executor: ThreadPoolExecutor
 ) -> None:
-    async def run() -> None:
-        sasl, session = authenticator(around, executor), Session("10.0.0.1", 1)
-        admitted = [key for key in ApiKey if sasl.admits(session, key)]
-        assert admitted == [ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS]
-        await sasl.begin(session, "SCRAM-SHA-256", has_raw_tokens=False)
-        assert [key for key in ApiKey if sasl.admits(session, key)] == [ApiKey.SASL_AUTHENTICATE]
-        assert not sasl.expects_token(session)
-        client = ScramClient("ann", "secret")
-        first = await sasl.authenticate(session, client.first(), version=2)
-        assert not session.is_authenticated
-        assert session.principal == ANONYMOUS
-        await sasl.authenticate(session, client.final(first.token), version=2)
-        assert session.is_authenticated
-        assert session.principal == "User:ann"
-        assert all(sasl.admits(session, key) for key in ApiKey)
-        assert around.refreshed == 1
-
-    asyncio.run(run())
+    sasl, session = authenticator(around, executor), Session("10.0.0.1", 1)
+    admitted = [key for key in ApiKey if sasl.admits(session, key)]
+    assert admitted == [ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS]
+    await sasl.begin(session, "SCRAM-SHA-256", has_raw_tokens=False)
+    assert [key for key in ApiKey if sasl.admits(session, key)] == [ApiKey.SASL_AUTHENTICATE]
+    assert not sasl.expects_token(session)
+    client = ScramClient("ann", "secret")
+    first = await sasl.authenticate(session, client.first(), version=2)
+    assert not session.is_authenticated
+    assert session.principal == ANONYMOUS
+    await sasl.authenticate(session, client.final(first.token), version=2)
+    assert session.is_authenticated
+    assert session.principal == "User:ann"
+    assert all(sasl.admits(session, key) for key in ApiKey)
+    assert around.refreshed == 1
 
 
 @pytest.mark.parametrize("token", [b"\0ann\0wrong", b"\0nobody\0secret", b"bob\0ann\0secret", b"ann\0secret", b"\xff"])
-def test_failure_is_answered_late_in_one_wording_and_ends_the_connection(
+async def test_failure_is_answered_late_in_one_wording_and_ends_the_connection(
     around: Surroundings, executor: ThreadPoolExecutor, token: bytes
 ) -> None:
-    async def run() -> None:
-        sasl, session = authenticator(around, executor), Session("10.0.0.1", 1)
-        await sasl.begin(session, PLAIN, has_raw_tokens=False)
-        expected = "^Authentication failed during authentication due to invalid credentials with SASL mechanism PLAIN$"
-        with pytest.raises(AuthenticationError, match=expected):
-            await sasl.authenticate(session, token, version=1)
-        assert around.slept_s == [0.1]
-        assert session.is_closing
-        assert not session.is_authenticated
-        assert not any(sasl.admits(session, key) for key in ApiKey)
-        with pytest.raises(AuthenticationError):
-            await sasl.authenticate(session, ANN_PLAIN, version=1)
-        assert not session.is_authenticated
-
-    asyncio.run(run())
+    sasl, session = authenticator(around, executor), Session("10.0.0.1", 1)
+    await sasl.begin(session, PLAIN, has_raw_tokens=False)
+    expected = "^Authentication failed during authentication due to invalid credentials with SASL mechanism PLAIN$"
+    with pytest.raises(AuthenticationError, match=expected):
+        await sasl.authenticate(session, token, version=1)
+    assert around.slept_s == [0.1]
+    assert session.is_closing
+    assert not session.is_authenticated
+    assert not any(sasl.admits(session, key) for key in ApiKey)
+    with pytest.raises(AuthenticationError):
+        await sasl.authenticate(session, ANN_PLAIN, version=1)
+    assert not session.is_authenticated
 
 
-def test_plain_password_is_checked_against_the_scram_credential(
+async def test_plain_password_is_checked_against_the_scram_credential(
     around: Surroundings, executor: ThreadPoolExecutor
 ) -> None:
-    async def run() -> None:
-        sasl, session = authenticator(around, executor), Session("10.0.0.1", 1)
-        await sasl.begin(session, PLAIN, has_raw_tokens=False)
-        assert (await sasl.authenticate(session, ANN_PLAIN, version=0)).token == b""
-        assert session.principal == "User:ann"
-
-    asyncio.run(run())
+    sasl, session = authenticator(around, executor), Session("10.0.0.1", 1)
+    await sasl.begin(session, PLAIN, has_raw_tokens=False)
+    assert (await sasl.authenticate(session, ANN_PLAIN, version=0)).token == b""
+    assert session.principal == "User:ann"
 
 
 def test_mechanism_that_is_not_enabled_is_refused_and_logged(
@@ -145,58 +136,49 @@ def test_mechanism_that_is_not_enabled_is_refused_and_logged(
         SaslSettings(("GSSAPI",))
 
 
-def test_session_ends_unless_the_client_authenticates_again_as_the_same_user(
+async def test_session_ends_unless_the_client_authenticates_again_as_the_same_user(
     around: Surroundings, executor: ThreadPoolExecutor
 ) -> None:
-    async def run() -> None:
-        sasl, session = authenticator(around, executor, max_reauth_ms=5_000), Session("10.0.0.1", 1)
-        assert await log_in(sasl, session) == 5_000
-        around.now_ms += 4_999
-        assert sasl.admits(session, ApiKey.FETCH)
-        around.now_ms += 1
-        assert not sasl.admits(session, ApiKey.FETCH)
-        assert sasl.admits(session, ApiKey.SASL_HANDSHAKE)
-        assert await log_in(sasl, session) == 5_000
-        assert sasl.admits(session, ApiKey.FETCH)
-        with pytest.raises(AuthenticationError):
-            await log_in(sasl, session, "bob", "other")
-        assert session.is_closing
-        assert not sasl.admits(session, ApiKey.FETCH)
-
-    asyncio.run(run())
+    sasl, session = authenticator(around, executor, max_reauth_ms=5_000), Session("10.0.0.1", 1)
+    assert await log_in(sasl, session) == 5_000
+    around.now_ms += 4_999
+    assert sasl.admits(session, ApiKey.FETCH)
+    around.now_ms += 1
+    assert not sasl.admits(session, ApiKey.FETCH)
+    assert sasl.admits(session, ApiKey.SASL_HANDSHAKE)
+    assert await log_in(sasl, session) == 5_000
+    assert sasl.admits(session, ApiKey.FETCH)
+    with pytest.raises(AuthenticationError):
+        await log_in(sasl, session, "bob", "other")
+    assert session.is_closing
+    assert not sasl.admits(session, ApiKey.FETCH)
 
 
-def test_second_handshake_without_session_lifetime_or_with_another_mechanism_is_refused(
+async def test_second_handshake_without_session_lifetime_or_with_another_mechanism_is_refused(
     around: Surroundings, executor: ThreadPoolExecutor
 ) -> None:
-    async def run() -> None:
-        sasl, session = authenticator(around, executor), Session("10.0.0.1", 1)
-        await log_in(sasl, session)
-        with pytest.raises(AuthenticationError, match="already"):
-            await sasl.begin(session, "SCRAM-SHA-256", has_raw_tokens=False)
-        assert session.is_authenticated
-        sasl, session = authenticator(around, executor, max_reauth_ms=5_000), Session("10.0.0.1", 1)
-        await log_in(sasl, session)
-        with pytest.raises(UnsupportedMechanismError):
-            await sasl.begin(session, PLAIN, has_raw_tokens=False)
-        assert session.is_closing
-
-    asyncio.run(run())
+    sasl, session = authenticator(around, executor), Session("10.0.0.1", 1)
+    await log_in(sasl, session)
+    with pytest.raises(AuthenticationError, match="already"):
+        await sasl.begin(session, "SCRAM-SHA-256", has_raw_tokens=False)
+    assert session.is_authenticated
+    sasl, session = authenticator(around, executor, max_reauth_ms=5_000), Session("10.0.0.1", 1)
+    await log_in(sasl, session)
+    with pytest.raises(UnsupportedMechanismError):
+        await sasl.begin(session, PLAIN, has_raw_tokens=False)
+    assert session.is_closing
 
 
-def test_bare_tokens_follow_a_handshake_of_version_0_until_the_client_is_authenticated(
+async def test_bare_tokens_follow_a_handshake_of_version_0_until_the_client_is_authenticated(
     around: Surroundings, executor: ThreadPoolExecutor
 ) -> None:
-    async def run() -> None:
-        sasl, session = authenticator(around, executor), Session("10.0.0.1", 1)
-        assert not sasl.expects_token(session)
-        await sasl.begin(session, PLAIN, has_raw_tokens=True)
-        assert sasl.expects_token(session)
-        await sasl.authenticate(session, ANN_PLAIN)
-        assert not sasl.expects_token(session)
-        assert session.is_authenticated
-
-    asyncio.run(run())
+    sasl, session = authenticator(around, executor), Session("10.0.0.1", 1)
+    assert not sasl.expects_token(session)
+    await sasl.begin(session, PLAIN, has_raw_tokens=True)
+    assert sasl.expects_token(session)
+    await sasl.authenticate(session, ANN_PLAIN)
+    assert not sasl.expects_token(session)
+    assert session.is_authenticated
 
 
 def test_plain_message_has_three_parts_and_no_other_identity() -> None:
