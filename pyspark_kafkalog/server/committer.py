@@ -36,6 +36,7 @@ import logging
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -84,7 +85,23 @@ class _Ended:
     is_short: bool
 
 
-class GroupCommitter:
+class Committer(ABC):
+    """Hands units to the process's only LeaderWriter, which commits all that wait together."""
+
+    @abstractmethod
+    def submit(self, unit: CommitUnit) -> Appended:
+        """As `commit`, without waiting: units that are submitted one after the other are committed in that order."""
+
+    async def commit(self, unit: CommitUnit) -> tuple[AppendedRange, ...]:
+        """The result of the unit when its commit is durable.
+
+        Raises the KafkalogError that refused the unit, or failed the whole commit; ReadOnlyLogDirError for a root that
+        cannot be written.
+        """
+        return await self.submit(unit)
+
+
+class GroupCommitter(Committer):
     """Commits units with `writer`, in a thread of its own unless they are committed at once.
 
     After each commit, `notify` gets the partitions that it changed, and `committed` the number of its units.
@@ -117,7 +134,6 @@ class GroupCommitter:
         start(self._thread)
 
     def submit(self, unit: CommitUnit) -> Appended:
-        """The future result of the unit; see `Committer` in context.py."""
         result: PromptFuture[tuple[AppendedRange, ...]] = PromptFuture(loop=self._loop)
         if self._is_stopped:
             result.set_exception(ReadOnlyLogDirError("this server does not write to the log directory any more"))
@@ -148,9 +164,6 @@ class GroupCommitter:
             return False
         sizes = [unit.size_bytes for unit, _ in submitted]
         return 0 not in sizes and sum(sizes) <= _SHORT_BYTES_MAX
-
-    async def commit(self, unit: CommitUnit) -> tuple[AppendedRange, ...]:
-        return await self.submit(unit)
 
     async def stop(self) -> None:
         """Commit what was submitted, then end the thread and close the writer. What comes later is refused."""
@@ -222,7 +235,7 @@ def _commits(submitted: Sequence[_Submitted]) -> Iterator[Sequence[_Submitted]]:
     yield submitted[begin:]
 
 
-class ReadOnlyCommitter:
+class ReadOnlyCommitter(Committer):
     """Refuses every unit: for a root that cannot be written, or a server that was started with `--read-only`."""
 
     def __init__(self, location: str) -> None:
@@ -232,9 +245,6 @@ class ReadOnlyCommitter:
         result: Appended = asyncio.get_running_loop().create_future()
         result.set_exception(ReadOnlyLogDirError(f"{self._location} is served read-only"))
         return result
-
-    async def commit(self, unit: CommitUnit) -> tuple[AppendedRange, ...]:
-        return await self.submit(unit)
 
     async def start(self) -> None:
         pass

@@ -13,18 +13,16 @@ import ipaddress
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.server.security.certificates import PrincipalMapping
 from pyspark_kafkalog.server.security.sasl import PLAIN, SaslSettings
 from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.units import MIB
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.root.protocol import Root
 
 CONNECTIONS_MAX: Final = 10_000
 

@@ -15,23 +15,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.config.group import GroupConfig
 from pyspark_kafkalog.errors import ReadOnlyLogDirError
+from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
-from pyspark_kafkalog.root.protocol import native_or_none
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.protocol import Root, native_or_none
+from pyspark_kafkalog.server.committer import Committer, PartitionWaiters
 from pyspark_kafkalog.server.event_loop import timed_work
-from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.values import quick_dataclass
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
-    from pyspark_kafkalog.metadata.image import MetadataImage
-    from pyspark_kafkalog.root.native import NativeRoot
-    from pyspark_kafkalog.root.protocol import Root
 
 T = TypeVar("T")
 BodyT_co = TypeVar("BodyT_co", bound=Message, covariant=True)
@@ -126,22 +122,6 @@ class Cluster(Protocol):
         ...
 
 
-class Committer(Protocol):
-    """Hands units to the process's only LeaderWriter, which commits all that wait together."""
-
-    def submit(self, unit: CommitUnit) -> asyncio.Future[tuple[AppendedRange, ...]]:
-        """As `commit`, without waiting: units that are submitted one after the other are committed in that order."""
-        ...
-
-    async def commit(self, unit: CommitUnit) -> tuple[AppendedRange, ...]:
-        """The result of the unit when its commit is durable.
-
-        Raises the KafkalogError that refused the unit, or failed the whole commit; ReadOnlyLogDirError for a root that
-        cannot be written.
-        """
-        ...
-
-
 class Guard(Protocol):
     """Decides by the root's access control entries, super.users and the host of the connection."""
 
@@ -165,20 +145,6 @@ class Guard(Protocol):
         ...
 
 
-class AppendWaiters(Protocol):
-    """Wakes Fetch requests that wait for records. All calls are made in the event loop's thread."""
-
-    def subscribe(self, partitions: frozenset[TopicPartition]) -> asyncio.Event:
-        """An event that is set when one of the partitions may have changed: records, last stable offset, deletion."""
-        ...
-
-    def unsubscribe(self, event: asyncio.Event) -> None: ...
-
-    def notify(self, partitions: frozenset[TopicPartition] | None) -> None:
-        """The partitions changed; None: any may have."""
-        ...
-
-
 class Traffic(Protocol):
     """Counts the records that clients produce and fetch."""
 
@@ -187,19 +153,6 @@ class Traffic(Protocol):
     def produce_failed(self, topic: str) -> None: ...
 
     def fetched(self, topic: str, *, size_bytes: int) -> None: ...
-
-
-class NoTraffic:
-    """Counts nothing."""
-
-    def produced(self, topic: str, *, records: int, size_bytes: int) -> None:
-        pass
-
-    def produce_failed(self, topic: str) -> None:
-        pass
-
-    def fetched(self, topic: str, *, size_bytes: int) -> None:
-        pass
 
 
 class ClientRates(Protocol):
@@ -223,31 +176,6 @@ class RecordMemory(Protocol):
     def give_back(self, size_bytes: int, owners: tuple[str, ...]) -> None: ...
 
 
-class UnlimitedMemory:
-    """There is room for all records."""
-
-    is_short = False
-
-    async def take(self, size_bytes: int, owners: tuple[str, ...]) -> bool:
-        return True
-
-    def give_back(self, size_bytes: int, owners: tuple[str, ...]) -> None:
-        pass
-
-
-class UnlimitedRates:
-    """No quotas exist."""
-
-    def throttle(self, session: Session, client_id: str, quota: str, amount: float) -> int:
-        return 0
-
-    def admit(self, session: Session, client_id: str, quota: str, amount: float) -> int:
-        return 0
-
-    def give_back(self, session: Session, client_id: str, quota: str, amount: float) -> None:
-        pass
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerContext:
     """The parts of one server process in its present role.
@@ -260,13 +188,13 @@ class ServerContext:
     cluster: Cluster
     committer: Committer
     guard: Guard
-    waiters: AppendWaiters
+    waiters: PartitionWaiters
     executor: Executor
     clock: Callable[[], int]  # ms since 1970
     monotonic_ms: Callable[[], int]
-    traffic: Traffic = field(default_factory=NoTraffic)
-    quotas: ClientRates = field(default_factory=UnlimitedRates)
-    record_memory: RecordMemory = field(default_factory=UnlimitedMemory)
+    traffic: Traffic
+    quotas: ClientRates
+    record_memory: RecordMemory
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of blocking `work`, from a thread of the executor."""

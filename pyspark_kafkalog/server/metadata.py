@@ -30,12 +30,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from pyspark_kafkalog.errors import InvalidTopicError, KafkalogError, TopicExistsError, UnknownTopicError
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_partition
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
-from pyspark_kafkalog.metadata.image import may_be_elsewhere
+from pyspark_kafkalog.metadata.image import MetadataImage, may_be_elsewhere
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
@@ -68,9 +68,6 @@ from pyspark_kafkalog.server.security.acls import (
     authorized_operations,
 )
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition, validate_topic_name
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.metadata.image import MetadataImage
 
 _TopicT = TypeVar("_TopicT", OffsetCommitRequestTopic, OffsetFetchRequestTopics, TxnOffsetCommitRequestTopic)
 

@@ -28,7 +28,7 @@ import heapq
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, UnsupportedFormatError
 from pyspark_kafkalog.groups.classic_group import ClassicState, classic_key, classic_value
@@ -42,6 +42,7 @@ from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, OffsetAndMetad
 from pyspark_kafkalog.groups.offsets_topic import ensure_offsets_topic, find_expired
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.context import ServerContext
 from pyspark_kafkalog.server.event_loop import in_turns
 from pyspark_kafkalog.server.groups.classic import ClassicHost, TimerKey
 from pyspark_kafkalog.server.groups.heartbeat import without
@@ -52,9 +53,6 @@ from pyspark_kafkalog.server.metadata import known_topics, offsets_partitions_co
 from pyspark_kafkalog.server.request_errors import RequestError
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MINUTE_MS
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.server.context import ServerContext
 
 _STALE_KEPT: Final = 1000
 

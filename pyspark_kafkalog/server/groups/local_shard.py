@@ -20,8 +20,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.consumer_group import ConsumerGroup
 from pyspark_kafkalog.groups.offset_records import (
@@ -33,13 +34,10 @@ from pyspark_kafkalog.groups.offset_records import (
 from pyspark_kafkalog.groups.offsets_topic import GroupLog, offsets_partitions
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.internal_topic import LogTail
+from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.server.context import ServerContext
 from pyspark_kafkalog.server.groups.classic import ClassicHost
 from pyspark_kafkalog.server.groups.shard import Changes, Shard
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.config.topic import LogConfig
-    from pyspark_kafkalog.root.protocol import Root
-    from pyspark_kafkalog.server.context import ServerContext
 
 _LOG: Final = logging.getLogger(__name__)
 #: The log is looked at so often at most: for a broker's directory, that means to list it and read the ends of logs.

@@ -24,28 +24,26 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CommitConflictError, CorruptRecordError, KafkalogError, UnsupportedFormatError
 from pyspark_kafkalog.groups.classic_group import ClassicGroup, classic_key, classic_value
 from pyspark_kafkalog.groups.consumer_group import ConsumerGroup
 from pyspark_kafkalog.groups.group_state import OtherGroup
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_of_key, is_offset
 from pyspark_kafkalog.groups.offsets_topic import AnyGroup, GroupLog, encode_records, groups_changed
+from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
 from pyspark_kafkalog.object_store.store import ObjectStoreError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.root.commit.changes import AppendOrigin, CommitUnit, LeaderAppend
+from pyspark_kafkalog.server.context import ServerContext
 from pyspark_kafkalog.server.groups.classic import ClassicHost, ClassicLimits, ClassicProtocol
 from pyspark_kafkalog.server.metadata import ImageTopics
 from pyspark_kafkalog.server.request_errors import RequestError
 from pyspark_kafkalog.storage.names import TopicPartition
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.config.topic import LogConfig
-    from pyspark_kafkalog.metadata.image import MetadataImage
-    from pyspark_kafkalog.server.context import ServerContext
 
 _LOG: Final = logging.getLogger(__name__)
 #: How often a batch is planned again because somebody else wrote to the partition meanwhile.

@@ -30,8 +30,8 @@ from __future__ import annotations
 import itertools
 import logging
 import random
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from pyspark_kafkalog.errors import InvalidAclError, KafkalogError
 from pyspark_kafkalog.metadata.access.acl import (
@@ -68,22 +68,17 @@ from pyspark_kafkalog.protocol.messages.security import (
     DescribeAclsResponse,
 )
 from pyspark_kafkalog.root.brokers.image import BrokerMetadata
-from pyspark_kafkalog.root.protocol import native_or_none
+from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.security.access_control import AccessControl, Authorizer
 from pyspark_kafkalog.server.context import READ_ONLY, AnyRequest, Request, ServerContext, Session
 from pyspark_kafkalog.server.request_errors import BoundedLog
 from pyspark_kafkalog.storage.names import check_principal
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark_kafkalog.root.protocol import Root
-
 AUDIT_LOG: Final = logging.getLogger("kafka.authorizer.logger")
 
 
 class AclGuard:
-    """The Guard of a server over `root`: see `server/context.py`. Used in the event loop's thread."""
+    """The `Guard` of a server over `root` (context.py). Used in the event loop's thread."""
 
     def __init__(
         self,

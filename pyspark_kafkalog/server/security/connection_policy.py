@@ -33,12 +33,13 @@ import secrets
 import socket
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.access.acl import canonical_host
 from pyspark_kafkalog.root.brokers.image import GrowingMetadata
-from pyspark_kafkalog.root.protocol import native_or_none
+from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.server.config import ConnectionSettings, SecuritySettings
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.security.acls import AclGuard
@@ -48,10 +49,6 @@ from pyspark_kafkalog.server.security.sasl import SaslAuthenticator
 from pyspark_kafkalog.server.security.scram import Credentials
 from pyspark_kafkalog.server.security.tls import TlsFiles, TlsTransport
 from pyspark_kafkalog.units import KIB, SECOND_MS
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.root.native import NativeRoot
-    from pyspark_kafkalog.root.protocol import Root
 
 #: The largest request before a client is authenticated. Kafka: sasl.server.max.receive.size, 512 KiB.
 AUTHENTICATION_REQUEST_BYTES_MAX: Final = 16 * KIB

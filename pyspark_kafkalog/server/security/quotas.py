@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType, canonical_ip
@@ -53,11 +53,8 @@ from pyspark_kafkalog.protocol.messages.security import (
     EntityData,
     ValueData,
 )
-from pyspark_kafkalog.server.context import READ_ONLY, Request, ServerContext
+from pyspark_kafkalog.server.context import READ_ONLY, Request, ServerContext, Session
 from pyspark_kafkalog.units import INT32_MAX, SECOND_MS
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.server.context import Session
 
 _WINDOW_S: Final = 10
 _BUCKETS_MAX: Final = 10_000

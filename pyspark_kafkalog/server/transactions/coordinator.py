@@ -34,7 +34,8 @@ from pyspark_kafkalog.root.transactions.appends import MarkerFloor
 from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata
 from pyspark_kafkalog.root.transactions.state_log import StateLog, removals
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC, producers_of
-from pyspark_kafkalog.server.context import Committer, ServerContext
+from pyspark_kafkalog.server.committer import Committer
+from pyspark_kafkalog.server.context import ServerContext
 from pyspark_kafkalog.server.metadata import partition_of_transactional_id
 from pyspark_kafkalog.server.transactions.decisions import Decision, NeedsProducerIdError, sweep
 from pyspark_kafkalog.server.transactions.units import DecideAt, StateLogs, TransactionUnit

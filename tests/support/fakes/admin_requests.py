@@ -13,12 +13,13 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from fakes.unlimited import unlimited
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.server.context import ClientRates, Node, Request, ServerContext, Session, UnlimitedRates
+from pyspark_kafkalog.server.context import ClientRates, Node, Request, ServerContext, Session
 from pyspark_kafkalog.server.roles import STATELESS_HANDLERS
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -80,7 +81,7 @@ class AdminRequests:
         self.root = root
         self.notified = Notified()
         self._denied = denied
-        self._quotas = quotas or UnlimitedRates()
+        self._limits = unlimited() if quotas is None else unlimited(quotas=quotas)
 
     def ask(self, key: ApiKey, body: ApiMessage, response: type[R], *, version: int | None = None) -> R:
         """The response to one request."""
@@ -103,7 +104,7 @@ class AdminRequests:
             "executor": executor,
             "clock": lambda: 0,
             "monotonic_ms": lambda: 0,
-            "quotas": self._quotas,
+            **self._limits,
         }
         return ServerContext(**parts)
 

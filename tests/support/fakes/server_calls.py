@@ -16,6 +16,7 @@ from itertools import count
 from types import TracebackType
 from typing import TypeVar, cast
 
+from fakes.unlimited import NoTraffic, unlimited
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.api import (
@@ -28,7 +29,8 @@ from pyspark_kafkalog.protocol.api import (
 )
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.server.context import Cluster, Committer, Handler, NoTraffic, Request, ServerContext, Session
+from pyspark_kafkalog.server.committer import Committer
+from pyspark_kafkalog.server.context import Cluster, Handler, Request, ServerContext, Session
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions
 from pyspark_kafkalog.server.roles import read_handlers
 from pyspark_kafkalog.server.sending import FileSlice
@@ -57,7 +59,7 @@ class Rights:
 
 
 class Waiters:
-    """AppendWaiters of one loop; `subscribed` is set with each subscription."""
+    """The waiters of one loop; `subscribed` is set with each subscription."""
 
     def __init__(self) -> None:
         self.events: dict[asyncio.Event, frozenset[TopicPartition]] = {}
@@ -107,10 +109,10 @@ class ReadServer:
             committer=cast(Committer, None),
             guard=self.rights,
             waiters=self.waiters,
-            traffic=self.traffic,
             executor=self._executor,
             clock=lambda: int(time.time() * 1000),
             monotonic_ms=lambda: int(time.monotonic() * 1000),
+            **unlimited(traffic=self.traffic),
         )
 
     def __enter__(self) -> ReadServer:

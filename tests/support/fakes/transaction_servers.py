@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from builders.leader_writers import T0, Served, append, batch
 
+from fakes.unlimited import unlimited
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.codec import Message
@@ -172,6 +173,7 @@ class Coordinated:
             executor=_EXECUTOR,
             clock=lambda: self.served.now_ms,
             monotonic_ms=lambda: self.served.now_ms,
+            **unlimited(),
         )
         self.coordinator = TransactionCoordinator(self.context, self.served.root)
         self.admission = TransactionAdmission(self.coordinator.logs)

@@ -26,6 +26,7 @@ from builders.leader_writers import T0, append, batch
 from builders.root_places import RootPlace
 from fakes.group_servers import subscription
 from fakes.transaction_servers import SESSION, NoWaiters, Permissions
+from fakes.unlimited import unlimited
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.consumer_group import consumer_group_of
@@ -157,6 +158,7 @@ class Server:
             executor=executor,
             clock=self._simulation.wall_ms,
             monotonic_ms=self._simulation.wall_ms,
+            **unlimited(),
         )
         self._groups, self._transactions = GroupCoordinator(context), TransactionCoordinator(context, root)
         self._admission = TransactionAdmission(self._transactions.logs)

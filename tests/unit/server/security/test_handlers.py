@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from fakes.unlimited import unlimited
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.messages.codec import Message
@@ -63,6 +64,7 @@ class Server:
             executor=executor,
             clock=lambda: 0,
             monotonic_ms=lambda: 0,
+            **unlimited(),
         )
         self.handlers = security_handlers(guard, None)
 
