@@ -100,7 +100,7 @@ def _jobs_run_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     Spark's tasks know neither what a test has replaced, nor its environment, nor its stores in memory.
     """
     if "pyspark.sql" in sys.modules and not _is_in_session(request.node):
-        monkeypatch.setattr("pyspark_kafkalog.tools.jobs.job.has_session", lambda: False)
+        monkeypatch.setattr("pyspark_kafkalog.tools.maintenance.jobs.has_session", lambda: False)
 
 
 @cache

@@ -9,8 +9,8 @@ A command is a module of this package that main.py lists. Its docstring is the t
 A module with several commands has a table COMMANDS instead, with a `Command` by name.
 
 main.py prints every KafkalogError and OSError that run raises in one line on sys.stderr and exits with 1, so commands
-catch only errors that they can handle. Contradictory options raise a UsageError. Heavy modules (log_dir and all that it
-imports) are imported inside functions, so that --help and mistakes in options are answered at once.
+catch only errors that they can handle. Contradictory options raise a UsageError. A command that loads compiled code or
+Arrow has its options in a module without these, and names its function with `later`.
 
 Values on the command line: points in time, settings, and the topics and partitions that an option selects.
 
@@ -28,6 +28,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
+import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -179,6 +181,34 @@ class Command:
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
     usage_exit_code: int = 1
+
+
+def later(function: str) -> Callable[[argparse.Namespace], int]:
+    """The `run` of a command that loads much: a function, `module:name` below this package, imported when it is called.
+
+    So that --help and mistakes in options are answered at once.
+    """
+
+    def run(options: argparse.Namespace) -> int:
+        module, _, name = function.partition(":")
+        with _without_collections():
+            loaded = importlib.import_module(f"{__package__}.{module}")
+        exit_code: int = getattr(loaded, name)(options)
+        return exit_code
+
+    return run
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """For the imports of a large command: they make no garbage worth a tenth of their time to look for it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def add_path(

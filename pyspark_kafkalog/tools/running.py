@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import json
 import logging
 import re
@@ -16,10 +15,9 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, OffsetOutOfRangeError
 from pyspark_kafkalog.log_dir import LogDir
@@ -37,11 +35,6 @@ from pyspark_kafkalog.storage.log.reader import TimestampAndOffset
 from pyspark_kafkalog.storage.names import META_PROPERTIES
 from pyspark_kafkalog.tools.command import Failures, UsageError
 from pyspark_kafkalog.units import printable
-
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
-    from pyspark_kafkalog.server.config import Address
 
 
 def open_log_dir(options: argparse.Namespace) -> LogDir:
@@ -160,18 +153,6 @@ def is_true(properties: Mapping[str, str], name: str, *, default: bool = False) 
 
 
 @contextlib.contextmanager
-def without_collections() -> Iterator[None]:
-    """For the imports of a large command: they make no garbage worth a tenth of their time to look for it."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@contextlib.contextmanager
 def ending_cleanly() -> Iterator[None]:
     """Make SIGTERM and SIGHUP end the block as Ctrl-C does, so that unfinished work is recorded."""
     if threading.current_thread() is not threading.main_thread():
@@ -184,23 +165,6 @@ def ending_cleanly() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def serving_metrics(registry: CollectorRegistry, address: Address) -> Iterator[str]:
-    """Serve the metrics of `registry` to Prometheus during the block; the value is their URL.
-
-    Raises OSError, which names the address, if it cannot be listened on.
-    """
-    from prometheus_client import make_wsgi_app
-
-    from pyspark_kafkalog.server.metrics import start_pages
-
-    port, close = start_pages(address, make_wsgi_app(registry))
-    try:
-        yield f"http://{replace(address, port=port)}/metrics"
-    finally:
-        close()
 
 
 # The log of a command on standard error

@@ -133,7 +133,7 @@ class Reader:
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.home)
             # A command is a process without a session.
-            patch.setattr("pyspark_kafkalog.tools.jobs.job.has_session", lambda: False)
+            patch.setattr("pyspark_kafkalog.tools.maintenance.jobs.has_session", lambda: False)
             for block in blocks(page):
                 if block.not_run is None:
                     self.run(block)

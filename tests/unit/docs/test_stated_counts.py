@@ -30,8 +30,7 @@ WRITING = (
     "spark",
     "storage/objects/upload.py",
     "storage/staging/stager.py",
-    "tools/console",
-    "tools/perf",
+    "tools/records",
 )
 ARRAYS = ("arange", "empty", "full", "ones", "repeat", "tile", "zeros")
 COLLECTIONS = ("dict", "frozenset", "list", "set", "sorted", "tuple")

@@ -173,7 +173,7 @@ def test_large_job_runs_in_this_process_only_without_spark(
         raise OSError("a Spark session would start")
 
     monkeypatch.setattr("pyspark_kafkalog.maintenance.jobs.runner.LOCAL_BYTES_MAX", 0)
-    monkeypatch.setattr("pyspark_kafkalog.tools.jobs.job.job_session", start)
+    monkeypatch.setattr("pyspark_kafkalog.tools.maintenance.jobs.job_session", start)
     verify = Command("verify", root, capsys)
     assert "a Spark session would start" in verify.try_to()[2]
     without(monkeypatch, "pyspark", "delta")

@@ -24,8 +24,8 @@ from pyspark_kafkalog.server.config import ConnectionSettings
 from pyspark_kafkalog.server.security.connection_policy import ConnectionLimits
 from pyspark_kafkalog.storage import filesystem
 from pyspark_kafkalog.storage.filesystem import raise_descriptor_limit, share_of_descriptors
-from pyspark_kafkalog.tools import serve
 from pyspark_kafkalog.tools.main import main
+from pyspark_kafkalog.tools.processes import serve
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks, stop_signal
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tools.jobs.maintenance import OffsetFileError, parse_offsets
+from pyspark_kafkalog.tools.maintenance.jobs import OffsetFileError, parse_offsets
 
 JOBS = ("log-cleaner", "retention", "merge-segments")
 

@@ -1,37 +1,11 @@
-"""`kafkalog console-consumer`: print the records of topics as they arrive, as kafka-console-consumer does.
+"""`kafkalog console-consumer` while it runs, and the consumer that perf-test uses too: records as they arrive.
 
-Options and output are those of kafka-console-consumer, with --path in place of --bootstrap-server. Reading starts at
-the end of the log, or as given by --from-beginning, --from-time, --offset or the committed offsets of --group. It
-continues until --max-messages, --timeout-ms without a record, or Ctrl-C. A group's offsets are committed to
-__consumer_offsets every five seconds and at the end. --property sets the output format:
+    consumer = Consumer(log_dir, selects, ...)
+    for chunk in consumer.poll():      the batches available now, partition by partition
+        ...
+        consumer.seen(chunk)           moves the position behind the records that were used
 
-  print.timestamp, print.partition, print.offset, print.headers, print.key, print.value  (true or false)
-  key.separator=TEXT (a tab)   line.separator=TEXT   headers.separator=TEXT (,)   null.literal=TEXT (null)
-  key.deserializer, value.deserializer, headers.deserializer  (class names: StringDeserializer, LongDeserializer, ...)
-
--f, --format takes a format string, as kcat does; records are separated only by what the format contains:
-
-  %t topic   %p partition   %o offset   %k key   %s value   %T timestamp (ms)   %h headers (name=value,name=value)
-  %K, %S length of key, value (-1: null)   %R length of value in 4 bytes   %% percent sign   \\n \\t \\r \\xHH bytes
-
-A null key or value is empty, or null.literal if that is set. --output json prints one object for each record.
-
---key prints only records with this key, in all partitions that are read; --max-messages counts these. It is compared
-with the bytes of the key as UTF-8, or as a number with key.deserializer ShortDeserializer, IntegerDeserializer or
-LongDeserializer. Without --partition all partitions are searched: which one a key is in depends on the producer.
-
---formatter takes Kafka's class names: DefaultMessageFormatter, NoOpMessageFormatter, and for internal topics
-OffsetsMessageFormatter, GroupMetadataMessageFormatter and TransactionLogMessageFormatter.
-
-examples:
-  kafkalog console-consumer --path /data/log --topic orders --from-beginning --max-messages 10
-  kafkalog console-consumer --path /data/log --topic orders --property print.key=true --property print.timestamp=true
-  kafkalog console-consumer --path /data/log --topic orders --partition 0 --offset 4200 --timeout-ms 1000
-  kafkalog console-consumer --path /data/log --topic orders --from-time 2026-01-31T10:00:00 --timeout-ms 1000
-  kafkalog console-consumer --path /data/log --topic orders --from-beginning --timeout-ms 0 --key customer-7 \\
-      -f '%p %o %T %k: %s\\n'
-  kafkalog console-consumer --path /data/log --topic __consumer_offsets --from-beginning \\
-      --formatter org.apache.kafka.tools.consumer.OffsetsMessageFormatter
+A position that is no longer in the log is reset according to `reset`, as with auto.offset.reset.
 """
 
 from __future__ import annotations
@@ -39,38 +13,45 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
 
-from pyspark_kafkalog.errors import InvalidRecordError, ReadOnlyLogDirError
-from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.storage.names import TopicPartition
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_kafkalog.errors import InvalidRecordError, OffsetOutOfRangeError, ReadOnlyLogDirError
+from pyspark_kafkalog.log_dir import IsolationLevel, LogDir
+from pyspark_kafkalog.record.arrow import RECORD_SCHEMA
+from pyspark_kafkalog.root.brokers.notices import remote_offsets
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 from pyspark_kafkalog.tools.command import (
-    FORMS,
     UsageError,
-    add_local_only,
-    add_path_or_remote_storage,
-    add_read_to_log_end,
+    include_pattern,
     one_line,
-    time_ms,
 )
-from pyspark_kafkalog.tools.console.follow import Consumer, Reset, selection
 from pyspark_kafkalog.tools.dump.java_text import parse_long
-from pyspark_kafkalog.tools.output import add_output
+from pyspark_kafkalog.tools.records.commands import DEFAULT_FORMATTER
+from pyspark_kafkalog.tools.records.record_format import (
+    FORMATTERS,
+    CoordinatorFormat,
+    FormatString,
+    JsonFormat,
+    RecordFormat,
+    deserializers_of,
+    key_bytes,
+)
 from pyspark_kafkalog.tools.running import (
     ending_cleanly,
+    first_since,
     is_true,
     open_log_dir,
     parse_properties_options,
     warn_of_unread_offsets,
 )
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 _FORMATTERS: Final = "org.apache.kafka.tools.consumer."
-_DEFAULT_FORMATTER: Final = "DefaultMessageFormatter"
 _LOGGING_FORMATTER: Final = "LoggingMessageFormatter"  # prints the same text and also logs it
 _NO_FORMATTER: Final = "NoOpMessageFormatter"
 _EARLIEST: Final = "earliest"
@@ -85,68 +66,6 @@ class _Format(Protocol):
     def columns(self) -> list[str]: ...
 
     def text(self, batch: pa.RecordBatch) -> bytes: ...
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of kafka-console-consumer, and `--path`."""
-    add_path_or_remote_storage(parser)
-    add_read_to_log_end(parser)
-    add_local_only(parser, "start at the first offset in the directory if earlier ones are in remote storage")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--topic", metavar="TOPIC", help="the topic to read")
-    what.add_argument("--include", metavar="REGEX", help="a regular expression of topics, without internal ones")
-    parser.add_argument(
-        "--partition", type=int, action="append", metavar="N", help="only this partition; may be repeated"
-    )
-    parser.add_argument("--offset", metavar="N", help="where to start: a number, earliest or latest (--partition)")
-    parser.add_argument("--from-time", type=time_ms, metavar="TIME", help=f"start at the first record since: {FORMS}")
-    parser.add_argument("--from-beginning", action="store_true", help="start at the log start, not at the end")
-    parser.add_argument(
-        "--group", metavar="GROUP", help="start at this group's committed offsets, and commit its progress"
-    )
-    parser.add_argument("--max-messages", type=int, default=-1, metavar="N", help="stop after this many records")
-    parser.add_argument(
-        "--timeout-ms", type=int, default=-1, metavar="MS", help="stop after this time without a record"
-    )
-    parser.add_argument(
-        "--key", action="append", metavar="KEY", help="only records with this key, see above; may be repeated"
-    )
-    parser.add_argument("--isolation-level", choices=("read_uncommitted", "read_committed"), default="read_uncommitted")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--formatter", default=_DEFAULT_FORMATTER, metavar="CLASS", help="the formatter of records")
-    how.add_argument("-f", "--format", metavar="FORMAT", help="a format string as kcat's -f, see above")
-    parser.add_argument(
-        "--property",
-        "--formatter-property",
-        dest="properties",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="the output format, see above; may be repeated",
-    )
-    parser.add_argument(
-        "--formatter-config", metavar="FILE", type=Path, help="a properties file; --property overrides it"
-    )
-    for name in ("key", "value"):
-        parser.add_argument(f"--{name}-deserializer", metavar="CLASS", help=f"the deserializer of the {name}")
-    parser.add_argument("--skip-message-on-error", action="store_true", help="skip records that cannot be formatted")
-    parser.add_argument(
-        "--consumer-property",
-        "--command-property",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="group.id, auto.offset.reset, enable.auto.commit or auto.commit.interval.ms; others have no effect",
-    )
-    parser.add_argument(
-        "--consumer.config",
-        "--command-config",
-        dest="consumer_config",
-        metavar="FILE",
-        type=Path,
-        help="a file of such properties",
-    )
-    add_output(parser, "one object a line, by record")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -238,7 +157,6 @@ def _key_filter(options: argparse.Namespace, properties: Mapping[str, str]) -> _
     """The filter that --key names."""
     if options.key is None:
         return None
-    from pyspark_kafkalog.tools.console.record_format import key_bytes
 
     name = properties.get("key.deserializer", "StringDeserializer")
     return _KeyFilter([key_bytes(text, name) for text in options.key])
@@ -248,27 +166,14 @@ class _KeyFilter:
     """Keeps the records that have one of the keys."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
-        import pyarrow as pa
-
         self._keys = pa.array(keys, pa.binary())
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        import pyarrow.compute as pc
-
         return batch.filter(pc.is_in(batch.column("key"), value_set=self._keys))
 
 
 def _formatter(options: argparse.Namespace, properties: Mapping[str, str]) -> _Format | None:
     """The formatter of the records, None if nothing is to be printed."""
-    from pyspark_kafkalog.tools.console.record_format import (
-        FORMATTERS,
-        CoordinatorFormat,
-        FormatString,
-        JsonFormat,
-        RecordFormat,
-        deserializers_of,
-    )
-
     name = options.formatter.removeprefix(_FORMATTERS)
     if options.format is not None:
         if options.output == "json":
@@ -279,8 +184,8 @@ def _formatter(options: argparse.Namespace, properties: Mapping[str, str]) -> _F
         return None
     if name in FORMATTERS:
         return CoordinatorFormat(name)
-    if name not in (_DEFAULT_FORMATTER, _LOGGING_FORMATTER):
-        known = ", ".join((_DEFAULT_FORMATTER, _NO_FORMATTER, *FORMATTERS))
+    if name not in (DEFAULT_FORMATTER, _LOGGING_FORMATTER):
+        known = ", ".join((DEFAULT_FORMATTER, _NO_FORMATTER, *FORMATTERS))
         raise UsageError(f"formatter {options.formatter} is not known; known are {known}")
     if options.output == "json":
         return JsonFormat(deserializers_of(properties))
@@ -294,10 +199,6 @@ def _consumer(
     offset: int | None,
     keep: _KeyFilter | None,
 ) -> Consumer:
-    import pyarrow as pa
-
-    from pyspark_kafkalog.record.arrow import RECORD_SCHEMA
-
     names = {"offset", *(formatter.columns() if formatter is not None else ()), *(("key",) if keep is not None else ())}
     schema = pa.schema([field for field in RECORD_SCHEMA if field.name in names])
     only = [TopicPartition(options.topic, number) for number in dict.fromkeys(options.partition or ())]
@@ -388,3 +289,150 @@ class _Printing:
                 sys.stderr.write(f"kafkalog console-consumer: skipping a record: {one_line(error)}\n")
             else:
                 raise
+
+
+# Records as they arrive
+
+Reset = Literal["earliest", "latest"]
+
+#: The wait before the next poll: the first one, and the maximum. A poll of a native log directory costs one failed
+#: open; in a broker's directory all partitions are opened again.
+_FIRST_WAIT_S: Final = 0.01
+_LONGEST_WAIT_S: Final = 0.2
+_BROKERS_WAIT_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Records of one partition; `next_offset` is the position after all of them."""
+
+    topic_partition: TopicPartition
+    batch: pa.RecordBatch
+    next_offset: int
+
+
+def selection(topic: str | None, include: str | None) -> Callable[[str], bool]:
+    """What `--topic` selects, or else `--include`, which never selects internal topics. Raises UsageError."""
+    if topic is not None or include is None:
+        return lambda name: name == topic
+    pattern = include_pattern(include)
+    return lambda name: name not in INTERNAL_TOPICS and pattern.matches(name)
+
+
+class Consumer:
+    """Reads the topics that `selects` names, or the partitions `only`; those created later are read from the start.
+
+    `keep` filters each batch of records; positions pass the records that it drops. `start` gives starting positions,
+    `since_ms` the time of the first record; without either, `reset` applies. `schema` is a subset of KAFKA_SCHEMA's
+    columns that includes offset. Positions in remote storage raise OffsetOutOfRangeError; with `local_only` reading
+    continues at the first offset in the directory.
+    """
+
+    def __init__(
+        self,
+        log_dir: LogDir,
+        selects: Callable[[str], bool],
+        *,
+        schema: pa.Schema,
+        reset: Reset,
+        isolation: IsolationLevel,
+        only: Collection[TopicPartition] = (),
+        keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+        start: Mapping[TopicPartition, int] | None = None,
+        local_only: bool = False,
+        since_ms: int | None = None,
+    ) -> None:
+        self._log_dir = log_dir
+        self._selects = selects
+        self._schema = schema
+        self._reset = reset
+        self._is_committed = isolation == "read_committed"
+        self._only = only
+        self._keep = keep
+        self._local_only = local_only
+        self._start = dict(start or {})
+        self.positions: dict[TopicPartition, int] = {}
+        for name, found in self._partitions():
+            if since_ms is not None:
+                self._start[name] = self._first_since(found, since_ms)
+            self.positions[name] = self._local(found, self._in_range(found, self._start.get(name, -1)))
+
+    def poll(self) -> Iterator[Chunk]:
+        """The batches available now. Raises the errors of LogReader.read."""
+        for name, found in self._partitions():
+            if name not in self.positions:
+                self.positions[name] = self._local(found, found.log_start_offset)
+            position = self.positions[name]
+            end = found.readable_end("read_committed" if self._is_committed else "read_uncommitted")
+            if not found.log_start_offset <= position <= found.high_watermark:
+                position = self._in_range(found, position)
+            position = self.positions[name] = self._local(found, position)
+            if position < end:
+                yield from self._read(name, position, end)
+
+    def seen(self, chunk: Chunk, count: int | None = None) -> None:
+        """Move the position behind the first `count` records of the chunk, or behind all of them."""
+        if count is None or count >= len(chunk.batch):
+            self.positions[chunk.topic_partition] = chunk.next_offset
+        elif count:
+            self.positions[chunk.topic_partition] = chunk.batch.column("offset")[count - 1].as_py() + 1
+
+    def wait(self, until_s: float) -> None:
+        """Wait until there may be new records, at most until the monotonic time `until_s`."""
+        wait_s = _BROKERS_WAIT_S if self._log_dir.is_broker_directory else _FIRST_WAIT_S
+        while (left_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(wait_s, left_s))
+            wait_s = min(wait_s * 1.5, max(_LONGEST_WAIT_S, wait_s))
+            before = self._log_dir.version
+            self._log_dir.refresh()
+            if before is None or before != self._log_dir.version:
+                return
+
+    def _read(self, name: TopicPartition, start: int, end: int) -> Iterator[Chunk]:
+        reader = self._log_dir.reader(*_pair(name))
+        try:
+            for batch in reader.read(start, end, schema=self._schema, committed=self._is_committed):
+                if len(batch):
+                    next_offset = batch.column("offset")[-1].as_py() + 1
+                    yield Chunk(name, batch if self._keep is None else self._keep(batch), next_offset)
+        except OffsetOutOfRangeError:
+            # Retention deleted the records first. The next poll applies `reset`.
+            self._log_dir.refresh()
+            if self.positions[name] >= self._log_dir.partition(*_pair(name)).log_start_offset:
+                raise
+            return
+        # The position also passes control records and gaps that compaction left at the end.
+        if self.positions[name] >= start:
+            self.positions[name] = max(self.positions[name], end)
+
+    def _partitions(self) -> Iterator[tuple[TopicPartition, PartitionSnapshot]]:
+        if self._only:
+            for each in self._only:
+                yield each, self._log_dir.partition(*_pair(each))
+            return
+        for topic in self._log_dir.topics():
+            if self._selects(topic):
+                for found in self._log_dir.topic(topic).partitions:
+                    yield TopicPartition(topic, found.partition), found
+
+    def _first_since(self, found: PartitionSnapshot, since_ms: int) -> int:
+        """The offset of the first record with that timestamp or a later one; the end where there is none yet."""
+        first = first_since(self._log_dir, found, since_ms, local_only=self._local_only)
+        return found.high_watermark if first is None else first.offset
+
+    def _local(self, found: PartitionSnapshot, position: int) -> int:
+        """`position`; if it is in remote storage and `local_only` is set, the first offset in the directory."""
+        if position >= found.readable_start_offset:
+            return position
+        if not self._local_only:
+            raise OffsetOutOfRangeError(f"{remote_offsets(found)}; --local-only starts there")
+        return found.readable_start_offset
+
+    def _in_range(self, found: PartitionSnapshot, position: int) -> int:
+        if found.log_start_offset <= position <= found.high_watermark:
+            return position
+        return found.log_start_offset if self._reset == "earliest" else found.high_watermark
+
+
+def _pair(name: TopicPartition) -> tuple[str, int]:
+    return name.topic, name.partition

@@ -1,22 +1,4 @@
-"""`kafkalog console-producer`: write lines of standard input to a topic, as kafka-console-producer does.
-
-Options are those of kafka-console-producer, with --path in place of --bootstrap-server; those that tune a network
-client are accepted and have no effect. Lines are collected for --timeout ms, or up to 32 MiB, and written in one
-commit; with --sync each line has its own commit. A log directory or topic that does not exist is created, and a line on
-standard error says so. --property sets the line format:
-
-  parse.key=true|false       key.separator=TEXT (a tab)
-  parse.headers=true|false   headers.delimiter=TEXT (a tab), headers.separator=REGEX (,), headers.key.separator=TEXT (:)
-  null.marker=TEXT           fields that equal it are null
-  ignore.error=true|false    lines without a separator are values as they are, instead of an error
-
-If a line is refused, the lines before it are written, and the exit code is 1.
-
-examples:
-  kafkalog console-producer --path /data/log --topic orders
-  kafkalog console-producer --path /data/log --topic t --property parse.key=true --property key.separator=: < lines
-  zcat events.gz | kafkalog console-producer --path /data/log --topic events --compression-codec zstd
-"""
+"""`kafkalog console-producer` while it runs: pieces of the input, and a commit for each."""
 
 from __future__ import annotations
 
@@ -26,81 +8,27 @@ import select
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_kafkalog.log_dir import FlushMode, LogDir
-from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
 from pyspark_kafkalog.storage.names import validate_topic_name
-from pyspark_kafkalog.tools.command import UsageError, add_path
+from pyspark_kafkalog.tools.command import UsageError
+from pyspark_kafkalog.tools.records.commands import LINE_READER
+from pyspark_kafkalog.tools.records.record_format import LineFormat
 from pyspark_kafkalog.tools.running import ending_cleanly, parse_properties_options
 
-if TYPE_CHECKING:
-    from pyspark_kafkalog.tools.console.record_format import LineFormat
-
-_LINE_READER: Final = "org.apache.kafka.tools.LineMessageReader"
 _READ_BYTES: Final = 1 << 20
 _COMMIT_BYTES: Final = 32 << 20
 _LINE_BYTES_MAX: Final = 256 << 20
-#: Options of kafka-console-producer for its network client, which does not exist here.
-_WITHOUT_EFFECT: Final = (
-    "batch-size",
-    "message-send-max-retries",
-    "retry-backoff-ms",
-    "request-required-acks",
-    "request-timeout-ms",
-    "metadata-expiry-ms",
-    "max-block-ms",
-    "max-memory-bytes",
-    "max-partition-memory-bytes",
-    "socket-buffer-size",
-    "producer-property",
-    "producer.config",
-    "command-property",
-    "command-config",
-)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of kafka-console-producer, `--path` and `--flush`."""
-    add_path(parser, "the log directory, created if it does not exist (no default)")
-    parser.add_argument("--topic", required=True, metavar="TOPIC", help="the topic to write to")
-    parser.add_argument(
-        "--property",
-        "--reader-property",
-        dest="properties",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="the line format, see above; may be repeated",
-    )
-    parser.add_argument("--reader-config", metavar="FILE", type=Path, help="a properties file; --property overrides it")
-    parser.add_argument("--line-reader", default=_LINE_READER, metavar="CLASS", help="only %(default)s")
-    parser.add_argument(
-        "--compression-codec",
-        nargs="?",
-        const="gzip",
-        default="none",
-        choices=CODEC_NAMES,
-        help="used if the topic leaves it to the producer (default none; gzip without a name)",
-    )
-    parser.add_argument("--sync", action="store_true", help="a commit for each line, before the next is read")
-    parser.add_argument(
-        "--timeout", type=int, default=1000, metavar="MS", help="collect lines for this time (%(default)s)"
-    )
-    parser.add_argument(
-        "--flush", choices=("fsync", "os"), default="fsync", help="what a commit waits for (default %(default)s)"
-    )
-    for name in _WITHOUT_EFFECT:
-        parser.add_argument(f"--{name}", action="append", metavar="X", help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> int:
     """Write the lines of sys.stdin until its end."""
-    from pyspark_kafkalog.tools.console.record_format import LineFormat
-
-    if options.line_reader != _LINE_READER:
-        raise UsageError(f"--line-reader {options.line_reader} is not known, only {_LINE_READER}")
+    if options.line_reader != LINE_READER:
+        raise UsageError(f"--line-reader {options.line_reader} is not known, only {LINE_READER}")
     validate_topic_name(options.topic)
     line_format = LineFormat.from_properties(parse_properties_options(options.properties, options.reader_config))
     log_dir = LogDir.open_or_create(options.path)
@@ -127,8 +55,6 @@ class _Producer:
     def __call__(self, text: bytes) -> None:
         if not text:
             return
-        import pyarrow as pa
-        import pyarrow.compute as pc
 
         lines = pc.split_pattern(pa.array([text], pa.binary()), pattern="\n").values
         if text.endswith(b"\n"):

@@ -1,16 +1,4 @@
-"""`kafkalog metrics`: serve a log directory's metrics under Kafka's names, for Prometheus.
-
-Names are those that the usual rules of Prometheus' JMX exporter give to a broker's beans, such as kafka_log_log_size
-for kafka.log:type=Log,name=Size, so that dashboards for brokers find them. Every scrape reads the current state of the
-directory. kafka_log_logmanager_offlinelogdirectorycount is 1 while the log directory cannot be read, or another one
-(with another cluster id or directory id) is in its place. SIGTERM and Ctrl-C end the command with exit code 0. Port 0
-selects a free port. The address is printed once the server listens.
-
-examples:
-  kafkalog metrics --path /data/log --port 9308
-  kafkalog metrics --path /data/log --port 9308 --host 0.0.0.0
-  kafkalog metrics --path /data/log --once | grep records_lag
-"""
+"""`kafkalog metrics`: a log directory's metrics, collected at each scrape."""
 
 from __future__ import annotations
 
@@ -19,38 +7,29 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
+from pyspark_kafkalog.maintenance.metrics import Metric, collect_metrics, offline_metrics
 from pyspark_kafkalog.metadata.root_format import is_native_root
+from pyspark_kafkalog.server.config import Address
+from pyspark_kafkalog.server.metrics import start_pages
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.path_list import split_paths
-from pyspark_kafkalog.tools.command import UsageError, add_path, add_read_to_log_end, one_line
-from pyspark_kafkalog.tools.running import open_log_dir, serving_metrics, warn_of_unread_offsets
+from pyspark_kafkalog.tools.command import UsageError, one_line
+from pyspark_kafkalog.tools.running import open_log_dir, warn_of_unread_offsets
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import GaugeMetricFamily
     from prometheus_client.samples import Sample
 
-    from pyspark_kafkalog.maintenance.metrics import Metric
-
 _PORT_MAX = 65535
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--path`, and either the address to listen on or `--once`."""
-    add_path(parser)
-    add_read_to_log_end(parser)
-    how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument(
-        "--port", type=int, metavar="P", help="serve them at http://HOST:P/metrics until SIGTERM, SIGINT or SIGHUP"
-    )
-    how.add_argument("--once", action="store_true", help="print them once and exit")
-    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="listen there (default: 127.0.0.1)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -109,8 +88,6 @@ class LogDirCollector:
         self._log_dir.refresh()
 
     def _collected(self) -> list[Metric]:
-        from pyspark_kafkalog.maintenance.metrics import collect_metrics, offline_metrics
-
         try:
             return collect_metrics(self._refreshed().root, now_ms=time_ms())
         except (KafkalogError, OSError) as error:
@@ -139,10 +116,23 @@ def _samples(metric: Metric) -> Iterator[Sample]:
 
 def _serve(registry: CollectorRegistry, host: str, port: int) -> int:
     """Serve until SIGTERM, SIGINT or SIGHUP. Raises OSError if the address cannot be listened on."""
-    from pyspark_kafkalog.server.config import Address
-
     with stop_signal() as stop, serving_metrics(registry, Address(host, port)) as url:
         sys.stdout.write(f"Serving metrics at {url}\n")
         sys.stdout.flush()
         stop.wait()
     return 0
+
+
+@contextmanager
+def serving_metrics(registry: CollectorRegistry, address: Address) -> Iterator[str]:
+    """Serve the metrics of `registry` to Prometheus during the block; the value is their URL.
+
+    Raises OSError, which names the address, if it cannot be listened on.
+    """
+    from prometheus_client import make_wsgi_app
+
+    port, close = start_pages(address, make_wsgi_app(registry))
+    try:
+        yield f"http://{replace(address, port=port)}/metrics"
+    finally:
+        close()

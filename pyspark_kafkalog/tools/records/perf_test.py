@@ -1,13 +1,15 @@
-"""Writes or reads records at full speed, or at a given rate, and prints rates and latencies.
+"""`kafkalog perf-test`: writes or reads records at full speed, or at a given rate, and prints rates and latencies.
 
 Lines and percentiles are those of org.apache.kafka.tools.ProducerPerformance and ConsumerPerformance.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,9 +22,12 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.log_dir import FlushMode, LogDir
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
+from pyspark_kafkalog.storage.names import validate_topic_name
 from pyspark_kafkalog.tools.command import UsageError
-from pyspark_kafkalog.tools.console.follow import Chunk, Consumer, selection
-from pyspark_kafkalog.tools.output import Output
+from pyspark_kafkalog.tools.output import Output, output_of
+from pyspark_kafkalog.tools.records.consumer import Chunk, Consumer, selection
+from pyspark_kafkalog.tools.running import open_log_dir, parse_properties_options, warn_of_unread_offsets
 from pyspark_kafkalog.units import MIB
 
 _COLUMNS: Final = "data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, fetch.time.ms, "
@@ -31,6 +36,78 @@ _THREAD: Final = 0
 
 #: Letters of java.text.SimpleDateFormat, and their counterparts in strftime.
 _DATE_PARTS: Final = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure; prints to sys.stdout."""
+    if options.command == "producer":
+        _produce(options)
+    else:
+        _consume(options)
+    return 0
+
+
+def _produce(options: argparse.Namespace) -> None:
+    validate_topic_name(options.topic)
+    if not 0 <= options.warmup_records < options.num_records:
+        raise UsageError(f"--warmup-records={options.warmup_records}: expected 0 or more, and less than --num-records")
+    properties = parse_properties_options(options.producer_props, options.producer_config)
+    plan = Plan(
+        topic=options.topic,
+        records=options.num_records,
+        warmup_records=options.warmup_records,
+        interval_s=options.reporting_interval / 1000,
+        throughput=options.throughput,
+        gather_ms=options.transaction_duration_ms or _number(properties, "linger.ms", GATHER_MS),
+        compression_type=_choice(properties, "compression.type", CODEC_NAMES),
+        flush="os" if _choice(properties, "flush", ("fsync", "os")) == "os" else "fsync",
+        transactional_id=options.transactional_id or properties.get("transactional.id"),
+    )
+    output = output_of(options)
+    payloads: Payloads
+    if options.payload_file is not None:
+        payloads = chosen_payloads(options.payload_file, options.payload_delimiter, output)
+    elif options.payload_monotonic:
+        payloads = NumberPayloads()
+    else:
+        payloads = RandomPayloads(options.record_size)
+    _write(LogDir.open_or_create(options.path), payloads, plan, output)
+
+
+def _consume(options: argparse.Namespace) -> None:
+    log_dir = open_log_dir(options)
+    _read(
+        log_dir,
+        topic=options.topic,
+        include=options.include,
+        messages=options.num_records,
+        group=options.group,
+        from_latest=options.from_latest,
+        local_only=options.local_only,
+        timeout_ms=options.timeout,
+        report=Report(
+            interval_ms=options.reporting_interval,
+            is_detailed=options.show_detailed_stats,
+            has_header=not options.hide_header,
+            date_format=options.date_format,
+            output=output_of(options),
+        ),
+    )
+    warn_of_unread_offsets("perf-test", log_dir)
+
+
+def _number(properties: Mapping[str, str], name: str, default: int) -> int:
+    text = properties.get(name, str(default))
+    if not text.isdecimal():
+        raise UsageError(f"{name}={text}: expected a number of 0 or more")
+    return int(text)
+
+
+def _choice(properties: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    value = properties.get(name, choices[0])
+    if value not in choices:
+        raise UsageError(f"{name}={value}: expected one of {', '.join(choices)}")
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +145,7 @@ class Report:
         return re.sub(r"([yMdHmsS])\1*", part, self.date_format)
 
 
-def consume(
+def _read(
     log_dir: LogDir,
     *,
     topic: str | None,
@@ -272,7 +349,7 @@ def chosen_payloads(path: Path, delimiter: str, output: Output) -> Payloads:
     return _ChosenPayloads(pa.array(values, pa.binary()))
 
 
-def produce(log_dir: LogDir, payloads: Payloads, plan: Plan, output: Output) -> None:
+def _write(log_dir: LogDir, payloads: Payloads, plan: Plan, output: Output) -> None:
     """Write the records; prints a line each interval, one at the end, and another one for the steady state."""
     last = None if plan.transactional_id is None else log_dir.last_version(plan.transactional_id)
     version = -1 if last is None else last

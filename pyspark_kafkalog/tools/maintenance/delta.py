@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.delta.job import add_query_arguments, named_values, run_job
 from pyspark_kafkalog.delta.topic_to_delta import MODES, POLICIES, TopicToDelta
 from pyspark_kafkalog.tools.command import Command
-from pyspark_kafkalog.tools.jobs.job import USAGE_EXIT_CODE
+from pyspark_kafkalog.tools.maintenance.commands import USAGE_EXIT_CODE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,18 +1,4 @@
-"""`kafkalog serve`: let Kafka clients read and write a log directory, without a broker.
-
-Producers, consumers, Kafka Streams, Connect and Kafka's own tools connect to it as to a broker. A log directory that
-does not exist is created. A broker's directory, stopped or running, is served read-only. Several servers may serve one
-log directory, beside Spark jobs and maintenance; each of them can be killed at any time. The address is printed once
-the server listens. SIGTERM, SIGHUP and Ctrl-C end it after its last commit, with exit code 0.
-
-examples:
-  kafkalog serve --path /data/log --listen 127.0.0.1:9092
-  kafkalog serve --path /data/log --listen 127.0.0.1:9092 --workers 4
-  kafkalog serve --path /data/log --listen 0.0.0.0:9093 --advertise log.example.com:9093 \\
-    --tls-cert server.pem --tls-key server.key --sasl SCRAM-SHA-256
-  kafkalog serve --path s3://bucket/log --listen 127.0.0.1:9092
-  kafkalog serve --path /var/lib/kafka/data --listen 127.0.0.1:9092 --read-only
-"""
+"""`kafkalog serve` while it runs: one server, or the process that starts several."""
 
 from __future__ import annotations
 
@@ -26,19 +12,18 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.jobs.tasks import ending_signals
 from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.server.config import Address, ConnectionSettings, SecuritySettings, ServerConfig
+from pyspark_kafkalog.server.run import Server, open_served_root
 from pyspark_kafkalog.server.security.certificates import DEFAULT_RULES
+from pyspark_kafkalog.server.security.sasl import SaslSettings
 from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
-from pyspark_kafkalog.tools.command import UsageError, add_path_or_remote_storage, add_read_to_log_end, one_line
-from pyspark_kafkalog.tools.running import add_log_format, open_log_dir, set_up_log
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConfig
+from pyspark_kafkalog.server.workers import supervise
+from pyspark_kafkalog.tools.command import UsageError, one_line
+from pyspark_kafkalog.tools.running import open_log_dir, set_up_log
 
 #: How often a worker looks whether the process that started it still runs.
 _SUPERVISOR_POLL_S = 1.0
@@ -47,90 +32,8 @@ _NOT_WRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _COLLECTION_THRESHOLDS = (20_000, 10, 20)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to serve, and how."""
-    add_path_or_remote_storage(parser)
-    add_read_to_log_end(parser)
-    parser.add_argument(
-        "--listen", default="127.0.0.1:9092", metavar="HOST:PORT", help="listen there (default: 127.0.0.1:9092)"
-    )
-    parser.add_argument(
-        "--advertise", metavar="HOST:PORT", help="the address that clients connect to (default: where it listens)"
-    )
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="processes, each with a core of its own; they share the port of --listen, and have the N ports after it "
-        "(default: 1)",
-    )
-    parser.add_argument(
-        "--status", metavar="HOST:PORT", help="serve /metrics for Prometheus and /health there (default: nowhere)"
-    )
-    add_log_format(parser)
-    # What a worker is started with: the address that all of them share, and the process that started it.
-    parser.add_argument("--shared", metavar="HOST:PORT", help=argparse.SUPPRESS)
-    parser.add_argument("--supervisor", type=int, metavar="PID", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--node-id", type=int, metavar="ID", help="the server's broker id (default: made from its address)"
-    )
-    parser.add_argument("--rack", metavar="RACK", help="the zone of the server, for clients that prefer one")
-    parser.add_argument("--read-only", action="store_true", help="refuse all writes")
-    parser.add_argument(
-        "--flush",
-        choices=("fsync", "os"),
-        default="fsync",
-        help="answer a write when it is on disk, or when the operating system has it, as Kafka does (default: fsync)",
-    )
-    _add_security(parser)
-
-
-def _add_security(parser: argparse.ArgumentParser) -> None:
-    """Who may connect."""
-    group = parser.add_argument_group(
-        "security",
-        "without client certificates, SASL or access control entries the server listens on this machine only",
-    )
-    group.add_argument("--tls-cert", metavar="FILE", type=Path, help="PEM file of the server's certificate and chain")
-    group.add_argument("--tls-key", metavar="FILE", type=Path, help="PEM file of its key")
-    group.add_argument(
-        "--tls-client-ca", metavar="FILE", type=Path, help="PEM file of the authorities of client certificates"
-    )
-    group.add_argument(
-        "--tls-client-auth",
-        choices=("none", "requested", "required"),
-        help="client certificates (default: required with --tls-client-ca)",
-    )
-    group.add_argument(
-        "--tls-principal-mapping-rules",
-        metavar="RULES",
-        help="who a client is by the subject of its certificate, such as 'RULE:^CN=(.*?),.*$/$1/L,DEFAULT': Kafka's "
-        "ssl.principal.mapping.rules (default: DEFAULT, the subject itself)",
-    )
-    group.add_argument(
-        "--sasl",
-        metavar="MECHANISM[,...]",
-        help="SCRAM-SHA-256, SCRAM-SHA-512, PLAIN; users are made by kafkalog configs --entity-type users",
-    )
-    group.add_argument(
-        "--max-reauth-ms",
-        type=int,
-        default=0,
-        metavar="MS",
-        help="clients authenticate again so often (default: never)",
-    )
-    group.add_argument("--insecure", action="store_true", help="let everybody in, and passwords travel without TLS")
-    group.add_argument("--max-connections", type=int, metavar="N", help="of all clients together (default: 10000)")
-    group.add_argument(
-        "--max-connections-per-ip", type=int, metavar="N", help="of one host (default: three quarters of all)"
-    )
-
-
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal."""
-    from pyspark_kafkalog.server.config import Address, ServerConfig
-
     set_up_log(options.log_format)
     listen = Address.parse(options.listen)
     security = _security(options)
@@ -144,7 +47,6 @@ def run(options: argparse.Namespace) -> int:
             root = _root(options, shared)  # a worker would end for its error again and again
         if shared.open_host is not None:
             shared.check(root)
-        from pyspark_kafkalog.server.workers import supervise
 
         supervise(options.workers, listen, partial(_worker_command, has_fixed_ports=listen.port > 0))
         return 0
@@ -179,9 +81,6 @@ def _naming_read_only(options: argparse.Namespace) -> Iterator[None]:
 
 def _security(options: argparse.Namespace) -> SecuritySettings:
     """The security that the options ask for. Raises UsageError."""
-    from pyspark_kafkalog.server.config import ConnectionSettings, SecuritySettings
-    from pyspark_kafkalog.server.security.sasl import SaslSettings
-
     tls = None
     if (options.tls_cert is None) != (options.tls_key is None):
         raise UsageError("--tls-cert and --tls-key belong together")
@@ -228,8 +127,6 @@ def _worker_command(number: int, shared: Address, *, has_fixed_ports: bool) -> l
 
 def _root(options: argparse.Namespace, config: ServerConfig) -> Root:
     """The root to serve; one that does not exist is created, if it may be written."""
-    from pyspark_kafkalog.server.run import open_served_root
-
     is_brokers = options.path is None or options.remote_storage is not None or options.read_to_log_end
     if is_brokers or config.read_only or "," in str(options.path):
         return open_log_dir(options).root
@@ -249,8 +146,6 @@ def _collect_seldom() -> None:
 
 
 async def _serve(root: Root, config: ServerConfig, supervisor: int | None) -> None:
-    from pyspark_kafkalog.server.run import Server
-
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in ending_signals():

@@ -10,7 +10,7 @@ from kafkalog_command import Command
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.tools.output import TextOutput
-from pyspark_kafkalog.tools.perf.measure import Report
+from pyspark_kafkalog.tools.records.perf_test import Report
 
 TOTAL = re.compile(
     r"(\d+) records sent, (\d+\.\d) records/sec \(\d+\.\d\d MB/sec\), \d+\.\d\d ms avg latency, "

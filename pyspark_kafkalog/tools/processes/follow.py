@@ -1,38 +1,4 @@
-"""`kafkalog follow`: keep a log directory as a replica of a Kafka cluster, or of another log directory.
-
-Batches are copied as they are: with offsets, leader epochs, codecs, producers, transactions; topics with their ids,
-partitions and configurations; groups with their offsets; access control entries and quotas. Spark reads the copy like
-any log directory, while it follows. No other process may write to it before `kafkalog promote`.
-
-The leader is a list of brokers, or the path or URL of a log directory, also of a broker's. The log directory of --path
-is created if it does not exist. It gets a cluster id of its own, not the leader's: clients and followers recognize a
-cluster by that id, and these are two; `kafkalog export` gives a copy for a broker the id that it needs.
-
-The command resumes after any crash at the last commit. It never gives up while the leader or the disk is not
-available; with --once it ends when all is copied that the leader had at the start, or after a minute without progress.
-SIGTERM and Ctrl-C end it, with what was fetched committed.
-
-With --spark, as in jobs/follow.py, tasks of Spark fetch the partitions that are far behind, in ranges of offsets. They
-write to files in the log directory, or put objects into its store; the driver commits them in order.
-
-Where the leader has lost records that were copied, or has others, the partition is stopped and reported, or with
---on-divergence truncate cut back to where both agree. What retention has deleted at the leader before it was copied is
-reported as a gap.
-
-A log directory that has topics and takes writes, also one that was promoted, follows only with --demote: it refuses
-writes from then on.
-
-With --controllers (the listener of the controllers, not of the brokers) also the cluster's metadata log is copied, byte
-for byte, to a directory of its own: `kafkalog topics`, `configs`, `acls` and `metadata-quorum` answer from it.
-
-examples:
-  kafkalog follow --from broker1:9092,broker2:9092 --path /data/copy --topics 'orders|payments'
-  kafkalog follow --from broker1:9093 --command-config client.properties --path s3://bucket/copy
-  kafkalog follow --from /data/log --path s3://bucket/second-place --once --report follow.json
-  kafkalog follow --from broker1:9092 --path /data/copy --controllers controller1:9093 --metadata-path /data/metadata
-  kafkalog follow --from /data/new-leader --path /data/former-leader --demote --on-divergence truncate
-  kafkalog follow --from broker1:9092 --path /data/copy --max-rate 50000000 --metrics-listen 127.0.0.1:9309
-"""
+"""`kafkalog follow` while it runs: leader, follower, report, progress, metrics, and the copy of the metadata log."""
 
 from __future__ import annotations
 
@@ -52,23 +18,28 @@ from pyspark_kafkalog.maintenance.jobs.tasks import SparkTasks, job_session, sto
 from pyspark_kafkalog.object_store.location import parse_location
 from pyspark_kafkalog.protocol.client_settings import ClientSettings, read_client_settings
 from pyspark_kafkalog.replication.events import Event, EventKind
+from pyspark_kafkalog.replication.follower import Follower, FollowSettings
+from pyspark_kafkalog.replication.follower_state import FollowerState, Phase
+from pyspark_kafkalog.replication.leader import LeaderEndPoint
+from pyspark_kafkalog.replication.metadata.observer import observing
+from pyspark_kafkalog.replication.metadata.observer import MetadataObserver
+from pyspark_kafkalog.replication.metrics import FollowerCollector
+from pyspark_kafkalog.replication.partition_state import retry_delay_ms
+from pyspark_kafkalog.replication.range_task import LeaderAddress
+from pyspark_kafkalog.replication.report import FollowReport
+from pyspark_kafkalog.replication.task_leader import TaskLeader
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.security.open import find_root, open_or_create_root
+from pyspark_kafkalog.server.config import Address
 from pyspark_kafkalog.storage.filesystem import is_out_of_space, time_ms
 from pyspark_kafkalog.threads import start
-from pyspark_kafkalog.tools.command import UsageError, add_path, include_pattern, local_path, one_line, positive
+from pyspark_kafkalog.tools.command import UsageError, include_pattern, one_line
 from pyspark_kafkalog.tools.output import notice
-from pyspark_kafkalog.tools.running import add_log_format, serving_metrics, set_up_log, without_collections
+from pyspark_kafkalog.tools.processes.metrics import serving_metrics
+from pyspark_kafkalog.tools.running import set_up_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from pyspark_kafkalog.replication.follower import Follower, FollowSettings
-    from pyspark_kafkalog.replication.follower_state import FollowerState
-    from pyspark_kafkalog.replication.leader import LeaderEndPoint
-    from pyspark_kafkalog.replication.range_task import LeaderAddress
-    from pyspark_kafkalog.replication.report import FollowReport
-    from pyspark_kafkalog.replication.task_leader import TaskLeader
 
 _LOG: Final = logging.getLogger(__name__)
 _FIRST_ANSWER_S: Final = 60.0
@@ -77,74 +48,8 @@ _PROGRESS_S: Final = 1.0
 _STOP_S: Final = 0.05
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The leader, the root, and how to follow."""
-    parser.add_argument(
-        "--from",
-        dest="leader",
-        required=True,
-        metavar="LEADER",
-        help="HOST:PORT[,HOST:PORT ...] of brokers, or the path or URL of a log directory",
-    )
-    add_path(parser, "the log directory that follows; it is created if it does not exist")
-    parser.add_argument(
-        "--topics", default=".*", metavar="REGEX", help="topics to follow, as a Java regular expression (default: all)"
-    )
-    parser.add_argument("--once", action="store_true", help="copy what the leader has now, and end")
-    parser.add_argument(
-        "--on-divergence",
-        choices=("stop", "truncate"),
-        default="stop",
-        help="where the leader has lost records that were copied, or has others: stop the partition, or cut it back "
-        "(default: stop)",
-    )
-    parser.add_argument(
-        "--demote",
-        action="store_true",
-        help="let a log directory follow that has topics and takes writes, such as the former leader of a promoted one",
-    )
-    parser.add_argument(
-        "--max-rate",
-        type=positive,
-        metavar="BYTES_PER_S",
-        help="copy at most so many bytes a second (default: no bound)",
-    )
-    parser.add_argument(
-        "--spark",
-        action="store_true",
-        help="fetch ahead in tasks of Spark what is far behind: in an existing session, spark-submit's or a new one",
-    )
-    parser.add_argument(
-        "--flush",
-        choices=("fsync", "os"),
-        default="fsync",
-        help="commit when records are on disk, or when the operating system has them (default: fsync)",
-    )
-    parser.add_argument(
-        "--command-config", type=Path, metavar="FILE", help="properties of the connection to brokers: TLS, SASL, rack"
-    )
-    parser.add_argument("--report", type=Path, metavar="FILE", help="keep a report in JSON there, over all runs")
-    parser.add_argument(
-        "--metrics-listen", metavar="HOST:PORT", help="serve metrics for Prometheus there (default: nowhere)"
-    )
-    parser.add_argument(
-        "--controllers", metavar="HOST:PORT", help="also copy the metadata log of these controllers (--metadata-path)"
-    )
-    parser.add_argument(
-        "--metadata-path",
-        type=local_path,
-        metavar="DIR",
-        help="the directory of that copy, which tools read with --path DIR",
-    )
-    add_log_format(parser)
-
-
 def run(options: argparse.Namespace) -> int:
     """Follow until a signal, or with --once until all is copied."""
-    with without_collections():
-        from pyspark_kafkalog.replication.follower import Follower, FollowSettings
-        from pyspark_kafkalog.replication.report import FollowReport
-
     set_up_log(options.log_format)
     pattern = include_pattern(options.topics)
     if (options.controllers is None) != (options.metadata_path is None):
@@ -200,8 +105,6 @@ def _await_leader(leader: LeaderEndPoint, report: FollowReport, *, is_once: bool
 
     Raises LeaderUnavailableError after a minute with `is_once`.
     """
-    from pyspark_kafkalog.replication.partition_state import retry_delay_ms
-
     deadline_s, failures = time.monotonic() + _FIRST_ANSWER_S, 0
     while True:
         try:
@@ -234,8 +137,6 @@ def _check_may_follow(root: NativeRoot, address: LeaderAddress, *, may_demote: b
 
 def _leader(options: argparse.Namespace) -> LeaderAddress:
     """The leader that --from names. Raises UsageError."""
-    from pyspark_kafkalog.replication.range_task import LeaderAddress
-
     address = LeaderAddress(options.leader)
     if not address.is_root:
         return LeaderAddress(options.leader, _client_settings(options))
@@ -254,7 +155,6 @@ def _observed(options: argparse.Namespace) -> Iterator[None]:
     if options.controllers is None:
         yield
         return
-    from pyspark_kafkalog.replication.metadata.observer import MetadataObserver, observing
 
     settings = _client_settings(options)
     if options.once:
@@ -291,8 +191,6 @@ def _task_leader(
     leader: LeaderEndPoint, address: LeaderAddress, root: NativeRoot, spark: SparkSession
 ) -> Iterator[TaskLeader]:
     """The leader with tasks of Spark that fetch ahead. Those that still run at the end of the block are ended."""
-    from pyspark_kafkalog.replication.task_leader import TaskLeader
-
     stop = threading.Event()
     tasks = SparkTasks(spark, stop=stop)
     found = TaskLeader(leader, address, tasks, root)
@@ -306,8 +204,6 @@ def _task_leader(
 
 def _outcome(follower: Follower, settings: FollowSettings) -> int:
     """The exit code: 1 if something of the leader's is not followed."""
-    from pyspark_kafkalog.replication.follower_state import Phase
-
     totals = follower.shared.totals()
     stopped = [each for each in follower.shared.partitions() if each.phase is Phase.STOPPED]
     refused = follower.refused_topics()
@@ -381,9 +277,6 @@ def _written(report: FollowReport, path: Path, root: Path | str) -> AbstractCont
 def _metrics(report: FollowReport, address: str) -> Iterator[None]:
     """Serve metrics at HOST:PORT during the block. Raises InvalidOptionError, or OSError if the address is in use."""
     from prometheus_client import CollectorRegistry
-
-    from pyspark_kafkalog.replication.metrics import FollowerCollector
-    from pyspark_kafkalog.server.config import Address
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(FollowerCollector(report))

@@ -15,117 +15,32 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark_kafkalog.config.broker import DYNAMIC_BROKER_CONFIGS
 from pyspark_kafkalog.errors import ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDifferences, ConfigDifference, TopicDifference
+from pyspark_kafkalog.maintenance.export.broker_directory import ExportedBroker
+from pyspark_kafkalog.maintenance.export.copy import ExportedPartition
+from pyspark_kafkalog.maintenance.export.export import export_new_broker, export_to, return_to_broker
 from pyspark_kafkalog.metadata.access.acl import Acl, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
+from pyspark_kafkalog.root.adopt.adopt import AdoptedPartition, Adoption, adopt
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.filesystem import time_ms
-from pyspark_kafkalog.tiered.metadata_topic import METADATA_PARTITIONS
 from pyspark_kafkalog.tools.command import (
-    Command,
     UsageError,
-    add_local_only,
-    add_path,
-    add_remote_storage,
-    local_path,
     topic_pattern,
 )
-from pyspark_kafkalog.tools.output import add_output, output_of
+from pyspark_kafkalog.tools.output import output_of
 from pyspark_kafkalog.tools.running import open_log_dir
 from pyspark_kafkalog.tools.transactions import describe_open, ending_command, ending_commands, open_tree
 from pyspark_kafkalog.units import printable
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-    from pyspark_kafkalog.maintenance.export.broker_directory import ExportedBroker
-    from pyspark_kafkalog.maintenance.export.copy import ExportedPartition
-    from pyspark_kafkalog.root.adopt.adopt import AdoptedPartition, Adoption
-
-_ADOPT_HELP: Final = """\
-`kafkalog adopt`: convert a Kafka broker's log directory into a native log directory, in place.
-
-Topics, their ids, configurations and partitions, offsets, leader epochs, producer state and open transactions are
-kept; no record is copied or rewritten, and a broker can still mount the partitions. The broker must be stopped: a
-directory in use by a broker is refused. If the broker was killed, its logs are recovered first, by the broker's rules.
-Its metadata log is renamed to __cluster_metadata-0.kafka-stray. If this command is interrupted, run it again.
-
-An open transaction no longer has a coordinator: read_committed stops at its first record. All open transactions are
-listed, also with --dry-run, with the commands that end them. One in state PrepareCommit was committed: complete it.
-
-Topics of which the directory has only some partitions are refused, because the others may be in another directory of
-log.dirs or on another broker; --create-missing creates the others, empty. Topics' configurations are in the metadata
-log, but defaults from server.properties (log.retention.hours, ...) are not in the directory: pass that file with
---server-properties. Topics whose earliest offsets a broker has moved to remote storage are refused, unless
---local-only: their logs would begin at the first local offset. Errors are printed in one line, with exit code 1.
-
-examples:
-  kafkalog adopt --path /var/lib/kafka/data --dry-run
-  kafkalog adopt --path /var/lib/kafka/data --server-properties /etc/kafka/server.properties
-"""
-
-
-_EXPORT_HELP: Final = """\
-`kafkalog export`: prepare partitions for a Kafka broker to mount, or copy a log directory.
-
-Without --to, only Kafka's checkpoint files are written into the log directory itself: recovery points, high watermarks
-and log start offsets as of the newest commit, as after a clean shutdown of a broker. An adopted directory needs these
-before it is returned to its broker (docs/MIGRATING.md, "Back to Kafka"). The broker knows its topics as they were when
-the directory was adopted. Later changes are listed, and refused without --set-aside DIR. With it, the topics and
-partitions that the broker does not know are moved to DIR, a native log directory, and a script with the commands to
-run on the broker is printed. With --to the partitions are copied as well:
-
-  into a new or empty directory        a backup: a whole log directory, with everything that the original holds
-  into a stopped broker's directory    the broker serves the records when it is started next
-
-Writers and maintenance may continue: the copy is as of one commit. A backup has the original's cluster id and directory
-id, and queries continue with it in the original's place; never write to both. An incomplete backup cannot be opened;
-if the command is killed, run it again.
-
-To mount topics in a broker's directory, create them on the broker first, with the same number of partitions and the
-same configurations (kafkalog configs --describe), stop the broker, export, start it. The broker's topic ids are kept.
-Partitions that have records there are refused unless --overwrite is given. Consumer groups are exported with the topic
-__consumer_offsets, if the broker has it with the same number of partitions.
-
-Closed segments are hard-linked if both directories are on one file system and --copy is not given; the active segment
-is always copied.
-
-A log directory on an object store can be copied to a new or empty directory. The copy's segments are built again, at
-the same offsets. To mount them, export the copy to the broker's directory then.
-
-examples:
-  kafkalog export --path /var/lib/kafka/data --set-aside /var/lib/kafka/set-aside > back-to-kafka.sh
-  kafkalog export --path /data/log --to /backup/log
-  kafkalog export --path s3://bucket/log --to /data/log
-  kafkalog export --path /data/log --to /var/lib/kafka/data --topic 'orders|returns'
-"""
-
-
-def _add_adopt(parser: argparse.ArgumentParser) -> None:
-    """`--path`, options for what to adopt, `--dry-run`."""
-    add_path(parser, "the broker's log directory")
-    parser.add_argument(
-        "--server-properties",
-        metavar="FILE",
-        type=Path,
-        help="the broker's configuration file; its settings for topics become those of the directory",
-    )
-    parser.add_argument(
-        "--create-missing", action="store_true", help="create the partitions that the directory does not hold, empty"
-    )
-    add_local_only(parser, "give up the offsets that a broker has moved to remote storage")
-    parser.add_argument("--dry-run", action="store_true", help="change nothing, print what would be done")
-    add_output(parser, "one object")
-
-
-def _run_adopt(options: argparse.Namespace) -> int:
+def run_adopt(options: argparse.Namespace) -> int:
     """Adopt the directory; prints the adopted topics to sys.stdout."""
-    from pyspark_kafkalog.root.adopt.adopt import adopt
 
     if isinstance(options.path, str):
         raise UsageError(
@@ -212,52 +127,7 @@ def _adopted_tree(each: AdoptedPartition) -> dict[str, Any]:
     }
 
 
-def _add_export(parser: argparse.ArgumentParser) -> None:
-    """`--path`, the destination, and the topics."""
-    add_path(parser)
-    parser.add_argument(
-        "--to",
-        metavar="DIR",
-        type=local_path,
-        help="copy the partitions to this directory (default: write checkpoints only)",
-    )
-    parser.add_argument("--topic", metavar="TOPIC", help="only a topic, or a regular expression of topics (--to)")
-    parser.add_argument("--copy", action="store_true", help="copy closed segments instead of hard-linking them (--to)")
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace the records of the broker's partitions (--to)"
-    )
-    parser.add_argument(
-        "--new-broker", action="store_true", help="make DIR a directory that a new Kafka broker starts on (--to)"
-    )
-    parser.add_argument(
-        "--tiered",
-        action="store_true",
-        help="leave segments in remote storage, or merged ones in the object store, instead of copying them (--to)",
-    )
-    parser.add_argument(
-        "--metadata-partitions",
-        metavar="N",
-        type=int,
-        default=METADATA_PARTITIONS,
-        help="partitions of __remote_log_metadata, as the broker is configured (default: %(default)s; --new-broker)",
-    )
-    parser.add_argument(
-        "--set-aside",
-        metavar="DIR",
-        type=local_path,
-        help="move there what the broker does not know, and print the broker's commands",
-    )
-    parser.add_argument(
-        "--server-properties",
-        metavar="FILE",
-        type=Path,
-        help="the broker's configuration file, if adopt got it: its settings are no changes (without --to)",
-    )
-    add_remote_storage(parser)
-    add_output(parser, "one object a line, by partition")
-
-
-def _run_export(options: argparse.Namespace) -> int:
+def run_export(options: argparse.Namespace) -> int:
     """Export; prints the exported partitions to sys.stdout."""
     _check_export(options)
 
@@ -314,7 +184,6 @@ def _refuse_broker(root: Root) -> None:
 
 
 def _new_broker(root: Root, options: argparse.Namespace) -> ExportedBroker:
-    from pyspark_kafkalog.maintenance.export.export import export_new_broker
 
     return export_new_broker(
         root,
@@ -327,7 +196,6 @@ def _new_broker(root: Root, options: argparse.Namespace) -> ExportedBroker:
 
 
 def _export_to(root: Root, options: argparse.Namespace) -> Sequence[ExportedPartition]:
-    from pyspark_kafkalog.maintenance.export.export import export_to
 
     if options.tiered and not root.directories:
         raise UsageError("--tiered needs --new-broker for a log directory on an object store")
@@ -355,7 +223,6 @@ def _chosen_topics(root: Root, options: argparse.Namespace) -> list[str] | None:
 
 def _return_to_broker(root: FileRoot, options: argparse.Namespace) -> Sequence[ExportedPartition]:
     """Export in place; with --set-aside, print the script for the broker."""
-    from pyspark_kafkalog.maintenance.export.export import return_to_broker
 
     done = return_to_broker(root, set_aside=options.set_aside, server_properties=options.server_properties)
     if done.differences is None:
@@ -500,9 +367,3 @@ def _pattern(topic: str) -> str:
 
 def _quoted(text: str) -> str:
     return shlex.quote(text)
-
-
-COMMANDS: Final = {
-    "adopt": Command(_ADOPT_HELP, _add_adopt, _run_adopt),
-    "export": Command(_EXPORT_HELP, _add_export, _run_export),
-}

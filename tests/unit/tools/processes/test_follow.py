@@ -119,7 +119,7 @@ def test_copy_says_which_leader_it_follows_since_when(
 def test_leader_that_never_answers_leaves_no_log_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pyspark_kafkalog.tools.replicas.follow._FIRST_ANSWER_S", 0.0)
+    monkeypatch.setattr("pyspark_kafkalog.tools.processes.follow._FIRST_ANSWER_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     assert main(["follow", "--from", address, "--path", str(tmp_path / "copy"), "--once"]) == 1
@@ -199,8 +199,8 @@ def _refuses(*_: object, **__: object) -> NoReturn:
 @pytest.mark.parametrize(
     ("part", "arguments"),
     [
-        ("tools.replicas.follow.job_session", ["--spark"]),
-        ("replication.metadata.observer.MetadataObserver", ["--controllers", "c:1", "--metadata-path", "{tmp}/meta"]),
+        ("tools.processes.follow.job_session", ["--spark"]),
+        ("tools.processes.follow.MetadataObserver", ["--controllers", "c:1", "--metadata-path", "{tmp}/meta"]),
     ],
 )
 def test_part_that_does_not_start_leaves_no_log_directory(
