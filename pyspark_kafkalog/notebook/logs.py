@@ -43,7 +43,6 @@ from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.notebook.points_in_time import PointInTime, point_in_time_ms
 from pyspark_kafkalog.notebook.records import LogRange, Records, as_dicts
 from pyspark_kafkalog.record.arrow import schema_of
-from pyspark_kafkalog.root.file_root import directory_of
 from pyspark_kafkalog.root.reads import read_partition
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import REPLICATION_OFFSET_CHECKPOINT
@@ -431,21 +430,21 @@ class _News:
 
     def take(self) -> bool:
         """Whether there are new commits since the last call."""
-        if not self._root.is_broker_directory:
+        has_versions = self._root.version is not None
+        if has_versions:
             self._root.refresh()
-        now = self._stamp()
-        if now == self._seen:
+        if self._stamp() == self._seen:
             return False
-        if self._root.is_broker_directory:
-            self._root.refresh()
-            now = self._stamp()  # partitions may have rolled
-        self._seen = now
+        if not has_versions:
+            self._root.refresh()  # partitions may have rolled
+        self._seen = self._stamp()
         return True
 
     def _stamp(self) -> object:
-        if not self._root.is_broker_directory:
+        """Changes with each commit: the version of the root, or else the files that a broker appends to."""
+        if self._root.version is not None:
             return self._root.version
-        paths = [directory_of(self._root) / REPLICATION_OFFSET_CHECKPOINT]
+        paths = [directory / REPLICATION_OFFSET_CHECKPOINT for directory in self._root.directories]
         for log in self._logs:
             found = log.describe()
             paths += [found.directory, segment_file(found.directory, max(found.active_base_offset, 0), LOG_SUFFIX)]

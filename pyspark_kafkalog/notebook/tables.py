@@ -272,7 +272,7 @@ def list_segments(
     for base, end in zip(bases, ends, strict=True):
         is_active = base == bases[-1]
         size = sizes[base][LOG_SUFFIX]
-        if is_active and not root.is_broker_directory and found.active_size_bytes >= 0:
+        if is_active and found.active_size_bytes >= 0:
             size = min(size, found.active_size_bytes)
         segments.append(
             SegmentInfo(

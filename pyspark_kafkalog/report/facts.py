@@ -443,6 +443,8 @@ class Coverage:
 class RootFacts:
     """All contents of a report. `path` is a URL for a root in an object store.
 
+    `is_foreign`: the root is a broker's directory, which this package does not maintain.
+
     `damage` are the findings of `kafkalog verify`, or those of them that need no batch: `coverage` says which. Without
     `is_opened` there is nothing but those of the metadata log. `failures` say which parts of the report could not be
     made. `staging_retention_ms` and `transaction_max_ms` bound the age of staged files and of open transactions; they
@@ -454,7 +456,7 @@ class RootFacts:
     """
 
     path: Path | str
-    is_broker_directory: bool
+    is_foreign: bool
     cluster_id: str | None
     node_id: int | None
     now_ms: int

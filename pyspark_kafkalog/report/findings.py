@@ -206,7 +206,7 @@ def _behind(groups: Sequence[GroupLag], now_ms: int) -> Iterator[Advice]:
 
 def _never_ran(root: RootFacts) -> Iterator[Advice]:
     """Jobs that have work, and that have never done any."""
-    if root.is_broker_directory:
+    if root.is_foreign:
         return
     due = [topic for topic in root.topics if any(each.due_segments for each in topic.partitions)]
     if due and root.history is not None and root.history.never_saw(RETENTION):
@@ -305,7 +305,7 @@ def _places(partitions: Sequence[PartitionFacts]) -> str:
 
 def _advice(root: RootFacts, words: str) -> str:
     """The advice, except for a broker's directory, which this package does not maintain."""
-    return "" if root.is_broker_directory else f": {words}"
+    return "" if root.is_foreign else f": {words}"
 
 
 def _numbers(partitions: Iterable[PartitionFacts]) -> str:

@@ -241,7 +241,7 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
     config = None if native is None else native.broker_config()
     facts = RootFacts(
         path=str(root.path) if directory is None else absolute_paths(directory),
-        is_broker_directory=root.is_broker_directory,
+        is_foreign=root.is_broker_directory,
         cluster_id=properties.cluster_id,
         node_id=properties.node_id,
         now_ms=now_ms,
@@ -271,7 +271,7 @@ def unopened(path: Path, findings: Sequence[Finding], *, clock: Callable[[], int
     )
     facts = RootFacts(
         path=absolute_paths(path),
-        is_broker_directory=False,
+        is_foreign=False,
         cluster_id=None,
         node_id=None,
         now_ms=clock(),

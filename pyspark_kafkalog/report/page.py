@@ -75,7 +75,7 @@ def page_data(root: RootFacts, limits: Limits) -> dict[str, Any]:
     return {
         "root": {
             "path": str(root.path),
-            "foreign": root.is_broker_directory,
+            "foreign": root.is_foreign,
             "cluster": root.cluster_id,
             "node": root.node_id,
             "now": root.now_ms,

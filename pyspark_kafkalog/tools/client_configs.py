@@ -41,8 +41,7 @@ from pyspark_kafkalog.metadata.access.scram import (
 )
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.root.brokers.image import read_broker_metadata
+from pyspark_kafkalog.root.brokers.image import metadata_of
 from pyspark_kafkalog.tools.command import UsageError
 from pyspark_kafkalog.tools.output import Tree, notice, output_of
 from pyspark_kafkalog.tools.running import open_log_dir
@@ -201,14 +200,7 @@ def describe(options: argparse.Namespace, named: Named) -> None:
 
 
 def _client_settings(log_dir: LogDir) -> tuple[Quotas, ScramCredentials]:
-    if not log_dir.is_broker_directory:
-        image = log_dir.root.native().store.image
-        return image.client_quotas, image.scram_credentials
-
-    directory = log_dir.root.directories[0] / METADATA_DIR
-    if not directory.is_dir():
-        return {}, {}
-    metadata = read_broker_metadata(directory)
+    metadata = metadata_of(log_dir.root)
     return metadata.client_quotas, metadata.scram_credentials
 
 

@@ -42,12 +42,13 @@ from pyspark_kafkalog.errors import InvalidConfigError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.root.brokers.image import BrokerMetadata
+from pyspark_kafkalog.root.brokers.quorum import node_id_of
 from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file
 from pyspark_kafkalog.storage.names import validate_topic_name
 from pyspark_kafkalog.tools import client_configs
 from pyspark_kafkalog.tools.command import UsageError, add_path
 from pyspark_kafkalog.tools.output import Tree, add_output, output_of
-from pyspark_kafkalog.tools.running import metadata_of_copy, node_id_of, open_log_dir
+from pyspark_kafkalog.tools.running import metadata_of_copy, open_log_dir
 from pyspark_kafkalog.units import printable
 
 _TOPICS: Final = "topics"

@@ -41,6 +41,7 @@ from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.messages.codec import json_text
 from pyspark_kafkalog.metadata.objects.log import commit_key
 from pyspark_kafkalog.metadata.root_format import is_native_root
+from pyspark_kafkalog.root.brokers.quorum import node_id_in, node_id_of
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.below_root import scan
@@ -65,7 +66,7 @@ from pyspark_kafkalog.tiered.own_layouts import dropped_keys, segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.tools.command import Command, Failures, UsageError, add_path, positive, topic_pattern
 from pyspark_kafkalog.tools.output import NO_VALUE, add_output, output_of, table
-from pyspark_kafkalog.tools.running import describe_topic, node_id_in, node_id_of
+from pyspark_kafkalog.tools.running import describe_topic
 from pyspark_kafkalog.units import size_text
 
 _DU_HELP: Final = """\
@@ -348,8 +349,10 @@ def _run_du(options: argparse.Namespace) -> int:
 
 
 def _files(options: argparse.Namespace, failures: Failures) -> Iterable[StoredFile]:
+    files: Iterable[StoredFile]
     if isinstance(options.path, str):
-        files: Iterable[StoredFile] = list_object_root(_object_root(options.path))
+        root = LogDir.open(options.path).root
+        files = logs_of(root, lambda root: list_root(root.path, failures.add), list_object_root)
     else:
         paths = split_paths(options.path)
         files = chain.from_iterable(chain(list_root(each, failures.add), list_remote_segments(each)) for each in paths)
@@ -358,12 +361,6 @@ def _files(options: argparse.Namespace, failures: Failures) -> Iterable[StoredFi
 
     pattern = topic_pattern(options.topic)
     return (each for each in files if each.topic_partition is not None and pattern.matches(each.topic_partition.topic))
-
-
-def _object_root(url: str) -> ObjectRoot:
-    root = LogDir.open(url).root.native()
-    assert isinstance(root, ObjectRoot)
-    return root
 
 
 def _add_up(files: Iterable[StoredFile], by: str) -> tuple[dict[_UsageName, _Usage], _Usage]:

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import UnknownTopicError
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.history import HistoryEntry
-from pyspark_kafkalog.root.brokers.quorum import Quorum, QuorumReplica, native_quorum, read_broker_quorum
+from pyspark_kafkalog.root.brokers.quorum import Quorum, QuorumReplica, quorum_of
 from pyspark_kafkalog.tools.command import Command, UsageError, add_path, positive, utc_time
 from pyspark_kafkalog.tools.output import NO_VALUE, Output, add_output, or_none, output_of, padded_table, table
 from pyspark_kafkalog.tools.running import open_log_dir
@@ -155,7 +154,7 @@ def _run_quorum(options: argparse.Namespace) -> int:
         raise UsageError("One of --status or --replication must be specified with describe sub-command")
     if options.status and options.human_readable:
         raise UsageError("The option --human-readable is only supported along with --replication")
-    quorum = _quorum(open_log_dir(options))
+    quorum = quorum_of(open_log_dir(options).root)
     output = output_of(options)
     if options.status:
         _show_status(quorum, output)
@@ -167,12 +166,6 @@ def _run_quorum(options: argparse.Namespace) -> int:
             lambda _: padded_table(_REPLICA_HEADER, [[or_none(value) for value in row] for row in rows]),
         )
     return 0
-
-
-def _quorum(log_dir: LogDir) -> Quorum:
-    if log_dir.is_broker_directory:
-        return read_broker_quorum(log_dir.root.directories[0])
-    return native_quorum(log_dir.root.native())
 
 
 def _show_status(quorum: Quorum, output: Output) -> None:

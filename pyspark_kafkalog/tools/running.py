@@ -19,20 +19,18 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark_kafkalog.errors import DiskFormatError, LogDirError, OffsetOutOfRangeError
+from pyspark_kafkalog.errors import LogDirError, OffsetOutOfRangeError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.tasks import ending_signals
 from pyspark_kafkalog.metadata.invariants import following_text
-from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.root.brokers.image import BrokerMetadata, read_broker_metadata
+from pyspark_kafkalog.root.brokers.image import BrokerMetadata, read_metadata_of
 from pyspark_kafkalog.root.brokers.notices import in_remote_storage, reading_notices, remote_offsets
 from pyspark_kafkalog.root.brokers.quorum import is_metadata_copy
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
-from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties, read_properties_file
+from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file
 from pyspark_kafkalog.storage.filesystem import warn_if_others_read
 from pyspark_kafkalog.storage.log.reader import TimestampAndOffset
-from pyspark_kafkalog.storage.names import META_PROPERTIES
 from pyspark_kafkalog.tools.command import Failures, UsageError
 from pyspark_kafkalog.units import printable
 
@@ -88,13 +86,9 @@ def first_since(
 
 def metadata_of_copy(log_dir: LogDir) -> BrokerMetadata | None:
     """What a copy of a metadata log adds up to; None for any other directory. Raises LogDirError for a damaged one."""
-    if not log_dir.is_broker_directory or not log_dir.root.directories:
+    if not any(map(is_metadata_copy, log_dir.root.directories[:1])):
         return None
-
-    root = log_dir.root.directories[0]
-    if not is_metadata_copy(root):
-        return None
-    metadata = read_broker_metadata(root / METADATA_DIR)
+    metadata = read_metadata_of(log_dir.root.directories)
     if metadata.damage is not None:
         raise LogDirError(f"the copy of the metadata log is damaged: {metadata.damage}")
     return metadata
@@ -112,22 +106,6 @@ def say_what_it_follows(root: Root) -> None:
     """Say on standard error which leader the log directory follows, if it follows one."""
     if root.follows is not None:
         sys.stderr.write(printable(f"{root.path} {following_text(root.native().store.image)}") + "\n")
-
-
-def node_id_of(root: Root) -> int | None:
-    """The node id of a log directory; None if it has none, also for directories of several nodes."""
-    if not root.directories and not root.is_broker_directory:
-        return root.native().store.image.node.broker_id
-    return node_id_in(root.directories)
-
-
-def node_id_in(directories: Iterable[Path]) -> int | None:
-    """The node id of directories; None if meta.properties, or the node id in it, is missing, or if they differ."""
-    try:
-        node_ids = {read_meta_properties(each / META_PROPERTIES).node_id for each in directories}
-    except (DiskFormatError, OSError):
-        return None  # partition folders copied out of a broker's directory have none
-    return node_ids.pop() if len(node_ids) == 1 else None
 
 
 #: Names of clients' properties that hold a secret.

@@ -37,15 +37,16 @@ from pyspark_kafkalog.errors import KafkalogError, TopicExistsError, UnknownTopi
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.image import ALL_BROKERS, MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.admin import TopicChange, check_new_topic
 from pyspark_kafkalog.root.brokers.image import (
     BrokerMetadata,
     BrokerPartition,
     BrokerTopic,
-    read_broker_metadata,
+    read_metadata_of,
 )
+from pyspark_kafkalog.root.brokers.quorum import node_id_of
+from pyspark_kafkalog.root.protocol import native_or_none
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, ReplicaState, TopicDescription
 from pyspark_kafkalog.security.open import find_root
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, validate_topic_name
@@ -58,13 +59,7 @@ from pyspark_kafkalog.tools.command import (
     topic_pattern,
 )
 from pyspark_kafkalog.tools.output import Output, Tree, add_output, output_of
-from pyspark_kafkalog.tools.running import (
-    describe_topic,
-    metadata_of_copy,
-    node_id_of,
-    open_log_dir,
-    say_what_it_follows,
-)
+from pyspark_kafkalog.tools.running import describe_topic, metadata_of_copy, open_log_dir, say_what_it_follows
 from pyspark_kafkalog.units import plural, printable
 
 _COLLISION_WARNING: Final = (
@@ -282,10 +277,10 @@ def _parse_configs(settings: Sequence[str]) -> dict[str, str]:
 
 def _configs_in_force(log_dir: LogDir, described: TopicDescription) -> Mapping[str, str]:
     """The configuration that kafka-topics shows: the topic's own values and those set for all brokers."""
-    broker = {} if log_dir.is_broker_directory else log_dir.broker_configs()
+    native = native_or_none(log_dir.root)
+    broker = {} if native is None else native.broker_configs()
     if not broker:
         return described.configs
-
     entries = topic_entries(described.configs, broker)
     return {each.name: each.value or "" for each in entries if each.is_set}
 
@@ -296,8 +291,7 @@ def _node_text(node_id: int | None) -> str:
 
 def _assigned(log_dir: LogDir) -> Mapping[str, Mapping[int, Sequence[int]]]:
     """The nodes of each partition's replicas, by topic, as far as the metadata log of several directories says."""
-    directory = log_dir.root.directories[0] / METADATA_DIR
-    topics = read_broker_metadata(directory).topics if directory.is_dir() else {}
+    topics = read_metadata_of(log_dir.root.directories).topics
     return {
         name: {number: each.replicas for number, each in found.partitions.items()} for name, found in topics.items()
     }

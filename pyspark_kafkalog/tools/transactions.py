@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.root.brokers.quorum import node_id_of
 from pyspark_kafkalog.root.protocol import native_or_none
 from pyspark_kafkalog.root.transactions.states import (
     TRANSACTION_STATE_TOPIC,
@@ -53,7 +54,7 @@ from pyspark_kafkalog.storage.log.producers import ProducerState
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import Failures, UsageError, add_path, add_read_to_log_end, utc_time
 from pyspark_kafkalog.tools.output import Output, Tree, add_output, output_of, padded_table
-from pyspark_kafkalog.tools.running import describe_topic, node_id_of, open_log_dir, warn_of_unread_offsets
+from pyspark_kafkalog.tools.running import describe_topic, open_log_dir, warn_of_unread_offsets
 from pyspark_kafkalog.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, printable
 
 if TYPE_CHECKING:

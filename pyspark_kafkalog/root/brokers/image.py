@@ -28,7 +28,7 @@ from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, Invalid
 from pyspark_kafkalog.metadata.access.acl import Acl, parse_acl
 from pyspark_kafkalog.metadata.access.client_quotas import QuotaEntity, apply_quota_record
 from pyspark_kafkalog.metadata.access.scram import ScramCredential, ScramMechanism, credential_key, parse_credential
-from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     AbortTransactionRecord,
     AccessControlEntryRecord,
@@ -52,6 +52,7 @@ from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, parse_header
 from pyspark_kafkalog.record.reference import Record, check_crc, decode_batch
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.below_root import scan
 from pyspark_kafkalog.storage.filesystem import open_to_read
@@ -393,6 +394,11 @@ def _metadata_records(batches: Iterable[BrokerBatch], log: BrokerLog) -> Iterato
                 log.undecoded = log.undecoded or text
                 log.note(text)
                 log.hides_entries |= each.value[_API_KEY_AT : _API_KEY_AT + 1] == _ENTRY_API_KEY
+
+
+def metadata_of(root: Root) -> MetadataImage | BrokerMetadata:
+    """What the metadata log of a root says, a native root's or a broker's. Raises OSError if it cannot be read."""
+    return read_metadata_of(root.directories) if root.is_broker_directory else root.native().store.image
 
 
 def read_metadata_of(directories: Sequence[Path]) -> BrokerMetadata:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -41,6 +41,7 @@ from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.record.control import KRaftVoters, LeaderChange, Voter, VoterEndpoint, parse_control_record
 from pyspark_kafkalog.root.brokers.image import BrokerLog
 from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, RootIdentity, read_meta_properties
 from pyspark_kafkalog.storage.filesystem import read_text_file
 from pyspark_kafkalog.storage.names import META_PROPERTIES, encode_uuid
@@ -81,6 +82,32 @@ class Quorum:
     def lag(self, replica: QuorumReplica) -> int | None:
         """The number of records by which `replica` is behind the leader."""
         return 0 if replica.node_id == self.leader_id and replica in (self.voters or ()) else None
+
+
+def node_id_of(root: Root) -> int | None:
+    """The node id of a log directory; None if it has none, also for directories of several nodes."""
+    if not root.directories and not root.is_broker_directory:
+        return root.native().store.image.node.broker_id
+    return node_id_in(root.directories)
+
+
+def node_id_in(directories: Iterable[Path]) -> int | None:
+    """The node id of directories; None if meta.properties, or the node id in it, is missing, or if they differ."""
+    try:
+        node_ids = {read_meta_properties(each / META_PROPERTIES).node_id for each in directories}
+    except (DiskFormatError, OSError):
+        return None  # partition folders copied out of a broker's directory have none
+    return node_ids.pop() if len(node_ids) == 1 else None
+
+
+def quorum_of(root: Root) -> Quorum:
+    """The quorum of a root: as last seen by the node of a broker's directory, or a native root's.
+
+    Raises LogDirError if a broker's directory has no metadata log or a damaged one, DiskFormatError, OSError.
+    """
+    if root.is_broker_directory:
+        return read_broker_quorum(root.directories[0])
+    return native_quorum(root.native())
 
 
 def native_quorum(root: NativeRoot) -> Quorum:

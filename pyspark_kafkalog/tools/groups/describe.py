@@ -19,11 +19,11 @@ from pyspark_kafkalog.errors import KafkalogError, UnknownGroupError, UnknownTop
 from pyspark_kafkalog.groups.group_state import GroupDescription, GroupMember
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.object_store.location import RootPath
+from pyspark_kafkalog.root.brokers.quorum import node_id_of
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import Failures
 from pyspark_kafkalog.tools.output import NO_VALUE, Output, or_none, output_of
-from pyspark_kafkalog.tools.running import node_id_of
 from pyspark_kafkalog.units import printable
 
 _OFFSETS_HEADER: Final = (

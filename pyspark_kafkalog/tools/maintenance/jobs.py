@@ -27,9 +27,17 @@ from pyspark_kafkalog.maintenance.jobs.runner import (
     run_loop,
     run_once,
 )
-from pyspark_kafkalog.maintenance.jobs.tasks import has_session, is_spark_installed, job_session
 from pyspark_kafkalog.maintenance.jobs.sinks import HistoryTable, JsonLines, ProgressBar, TextReport, report_tree
-from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, SparkTasks, StoppedError, Tasks, stop_signal
+from pyspark_kafkalog.maintenance.jobs.tasks import (
+    LocalTasks,
+    SparkTasks,
+    StoppedError,
+    Tasks,
+    has_session,
+    is_spark_installed,
+    job_session,
+    stop_signal,
+)
 from pyspark_kafkalog.maintenance.merge import MERGE_JOB
 from pyspark_kafkalog.maintenance.reindex import reindex_job
 from pyspark_kafkalog.maintenance.retention.delete import RETENTION_JOB

@@ -21,8 +21,7 @@ from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.follower import Follower, FollowSettings
 from pyspark_kafkalog.replication.follower_state import FollowerState, Phase
 from pyspark_kafkalog.replication.leader import LeaderEndPoint
-from pyspark_kafkalog.replication.metadata.observer import observing
-from pyspark_kafkalog.replication.metadata.observer import MetadataObserver
+from pyspark_kafkalog.replication.metadata.observer import MetadataObserver, observing
 from pyspark_kafkalog.replication.metrics import FollowerCollector
 from pyspark_kafkalog.replication.partition_state import retry_delay_ms
 from pyspark_kafkalog.replication.range_task import LeaderAddress

@@ -379,7 +379,7 @@ class Consumer:
 
     def wait(self, until_s: float) -> None:
         """Wait until there may be new records, at most until the monotonic time `until_s`."""
-        wait_s = _BROKERS_WAIT_S if self._log_dir.is_broker_directory else _FIRST_WAIT_S
+        wait_s = _BROKERS_WAIT_S if self._log_dir.version is None else _FIRST_WAIT_S
         while (left_s := until_s - time.monotonic()) > 0:
             time.sleep(min(wait_s, left_s))
             wait_s = min(wait_s * 1.5, max(_LONGEST_WAIT_S, wait_s))

@@ -97,7 +97,7 @@ def many_partitions(topics: int, partitions: int, runs: int = 4) -> RootFacts:
 
     return RootFacts(
         path=Path("/data/log"),
-        is_broker_directory=False,
+        is_foreign=False,
         cluster_id="cluster",
         node_id=1,
         now_ms=NOW_MS,

@@ -218,7 +218,7 @@ def test_broker_directories_are_reported(kafka_fixtures: Path, name: str) -> Non
     log_dir = LogDir.open(kafka_fixtures / name)
     root = look(log_dir)
 
-    assert root.is_broker_directory
+    assert root.is_foreign
     assert root.history is None
     assert tuple(each.name for each in root.topics) == log_dir.topics()
     for topic in root.topics:

@@ -36,7 +36,7 @@ def topic(root: RootFacts, name: str) -> TopicFacts:
 
 def test_facts_are_those_of_the_image_and_of_its_groups(log_dir: LogDir) -> None:
     root = facts(log_dir)
-    assert (root.path, root.is_broker_directory) == (str(log_dir.path), False)
+    assert (root.path, root.is_foreign) == (str(log_dir.path), False)
     assert root.cluster_id is not None
     assert root.node_id == 1
     assert [each.name for each in root.topics] == ["__consumer_offsets", "customers", "idle", "orders"]
