@@ -17,16 +17,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from html import escape
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 from pyspark_kafkalog.notebook.points_in_time import iso_text
 from pyspark_kafkalog.notebook.records import LogRange
 from pyspark_kafkalog.notebook.tables import CleanerMarks, SegmentInfo, list_segments, with_times
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.units import plural, size_text
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.root.protocol import Root
 
 WIDTH: Final = 760
 _CHARACTER_WIDTH: Final = 6.2  # slightly above the average of the 11 px sans-serif of labels

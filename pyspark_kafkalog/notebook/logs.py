@@ -34,27 +34,25 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, overload
+from typing import Any, SupportsIndex, TypeAlias, overload
 
 import pyarrow as pa
 
 from pyspark_kafkalog.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.notebook.html import partition_log_html, topic_log_html
 from pyspark_kafkalog.notebook.points_in_time import PointInTime, point_in_time_ms
 from pyspark_kafkalog.notebook.records import LogRange, Records, as_dicts
+from pyspark_kafkalog.notebook.seek import OffsetSeek, TimeSeek, explain_offset, explain_timestamp
+from pyspark_kafkalog.notebook.tables import batch_table, list_segments, segments_table
 from pyspark_kafkalog.record.arrow import schema_of
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.reads import read_partition
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+from pyspark_kafkalog.root.snapshot import IsolationLevel, PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import REPLICATION_OFFSET_CHECKPOINT
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 from pyspark_kafkalog.units import plural
 from pyspark_kafkalog.values import check_number
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.notebook.seek import OffsetSeek, TimeSeek
-    from pyspark_kafkalog.root.protocol import Root
-    from pyspark_kafkalog.root.snapshot import IsolationLevel
-
 
 #: A bound of a slice: an offset (negative: from the end) or a point in time.
 Bound: TypeAlias = "SupportsIndex | PointInTime | None"
@@ -210,8 +208,6 @@ class PartitionLog(Records):
 
         See `notebook.tables` for the columns.
         """
-        from pyspark_kafkalog.notebook.tables import list_segments, segments_table
-
         start, end = self.start_offset, self.end_offset
         every = list_segments(self.root, self.describe(), times=True)
         return segments_table(
@@ -220,15 +216,10 @@ class PartitionLog(Records):
 
     def batches(self) -> pa.Table:
         """The headers of the record batches that overlap the slice, one per row: see `notebook.tables`."""
-        from pyspark_kafkalog.notebook.tables import batch_table
-
         return batch_table(self.root.reader(self.topic, self.partition), self.start_offset, self.end_offset)
 
     def at(self, offset: SupportsIndex) -> OffsetSeek:
         """The steps by which a reader finds the record at `offset`: segment, index, scan."""
-        from pyspark_kafkalog.notebook.seek import explain_offset
-        from pyspark_kafkalog.notebook.tables import list_segments
-
         self.root.check(AclOperation.READ, ResourceType.TOPIC, self.topic)
         low, high = self.start_offset, self.end_offset
         found = self._offset_of(offset, low, high)
@@ -238,9 +229,6 @@ class PartitionLog(Records):
 
     def seek(self, point: PointInTime) -> TimeSeek:
         """The steps by which a reader finds the first record at or after a point in time."""
-        from pyspark_kafkalog.notebook.seek import explain_timestamp
-        from pyspark_kafkalog.notebook.tables import list_segments
-
         self.root.check(AclOperation.READ, ResourceType.TOPIC, self.topic)
         segments = list_segments(self.root, self.describe())
         start, end = self.start_offset, self.end_offset
@@ -261,8 +249,6 @@ class PartitionLog(Records):
         return "" if self._past_end is None else f", {self._past_end} is past the end"
 
     def _repr_html_(self) -> str:
-        from pyspark_kafkalog.notebook.html import partition_log_html
-
         return partition_log_html(self)
 
 
@@ -356,8 +342,6 @@ class TopicLog(Records):
         return f"TopicLog({self.name}, {plural(len(self.logs), 'partition')})"
 
     def _repr_html_(self) -> str:
-        from pyspark_kafkalog.notebook.html import topic_log_html
-
         return topic_log_html(self.root, self.name, self.logs)
 
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from pyspark_kafkalog.errors import MissingPackageError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA, RECORD_SCHEMA, schema_of
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.root.protocol import Root
-    from pyspark_kafkalog.root.snapshot import IsolationLevel, PartitionSnapshot
+from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.snapshot import IsolationLevel, PartitionSnapshot
 
 _TEXT_COLUMNS = ("key", "value")
 

@@ -15,6 +15,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.object_store.settings import HADOOP_PREFIXES
+from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 
 
 def register(spark: SparkSession) -> None:
@@ -24,9 +26,6 @@ def register(spark: SparkSession) -> None:
     So does one whose endpoint and keys for S3 are in Hadoop's settings: Spark does not show these to the processes in
     which it plans reads and writes of a Python data source. Settings made later need another call.
     """
-    from pyspark_kafkalog.object_store.settings import HADOOP_PREFIXES
-    from pyspark_kafkalog.spark.data_source import KafkalogDataSource
-
     settings = {name: value for name, value in spark.conf.getAll.items() if name.startswith(HADOOP_PREFIXES)}
 
     class WithHadoopSettings(KafkalogDataSource):

@@ -30,7 +30,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +49,7 @@ from pyspark_kafkalog.record.header import (
 )
 from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.root.brokers.image import read_topic_configs
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES
@@ -67,10 +68,6 @@ from pyspark_kafkalog.storage.names import (
 from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
 from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
 from pyspark_kafkalog.storage.segment.stored import largest_timestamp_ms
-
-if TYPE_CHECKING:
-    from pyspark_kafkalog.root.protocol import Root
-
 
 _TIMESTAMP: Final = pa.timestamp("ms", "UTC")
 _CODECS: Final = np.array([*CODEC_NAMES, *["unknown"] * (COMPRESSION_MASK + 1 - len(CODEC_NAMES))])

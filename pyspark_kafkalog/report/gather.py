@@ -37,6 +37,7 @@ from pyspark_kafkalog.report.facts import (
     file_facts,
 )
 from pyspark_kafkalog.report.findings import find
+from pyspark_kafkalog.report.heavy_keys import sample_keys
 from pyspark_kafkalog.report.history import read_runs, write_history
 from pyspark_kafkalog.report.object_facts import object_facts
 from pyspark_kafkalog.root.brokers.image import read_topic_configs
@@ -456,7 +457,6 @@ def _keys(
     ]
     if not sample_bytes or not filled:
         return ()
-    from pyspark_kafkalog.report.heavy_keys import sample_keys  # loads compiled code
 
     # With too many topics for a useful share each, only the largest are sampled.
     filled.sort(key=lambda each: -each.size_bytes)
