@@ -3,6 +3,5 @@
 - topic_to_delta: the query from a topic to a table, appending or by key
 - delta_to_topic: the query from a table's change feed to a topic, with the changes as keyed records
 - record_shape: a topic's records as the columns of a table
-- delta_target: a table by path or name: create, append, merge by key, each micro-batch once
-- job: a job around a query: session, trigger, signals, errors
+- delta_target: a table by path or name: create, append, merge by key, each micro-batch once; the start of a query
 """

@@ -23,7 +23,7 @@ the session, which is the query's own copy; they are unset afterwards.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +36,7 @@ from pyspark_kafkalog.units import iso_utc
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
 
@@ -178,3 +179,12 @@ def _identified(spark: SparkSession, identity: BatchIdentity) -> Iterator[None]:
     finally:
         spark.conf.unset(_SESSION_APP_ID)
         spark.conf.unset(_SESSION_VERSION)
+
+
+def start(
+    rows: DataFrame, write: Callable[[DataFrame, int], None], *, checkpoint: str, continuous: str | None
+) -> StreamingQuery:
+    """Start the query; it calls `write` with each micro-batch and its number."""
+    writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+    triggered = writer.trigger(availableNow=True) if continuous is None else writer.trigger(processingTime=continuous)
+    return triggered.start()

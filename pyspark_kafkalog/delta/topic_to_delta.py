@@ -31,8 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from pyspark_kafkalog.delta.delta_target import BatchIdentity, DeltaTarget
-from pyspark_kafkalog.delta.job import start
+from pyspark_kafkalog.delta.delta_target import BatchIdentity, DeltaTarget, start
 from pyspark_kafkalog.delta.record_shape import (
     BAD,
     DELETED,

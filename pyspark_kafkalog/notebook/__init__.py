@@ -1,12 +1,11 @@
 """Views for notebooks: topics and logs as Arrow, pandas, polars and DuckDB tables, with drawings and explanations.
 
 - logs: a topic, a partition's log, a slice of it, records as they arrive
-- records: records as tables
+- records: records as tables, points in time
 - tables: segments and record batches
 - seek: the steps of a lookup
 - html: drawings
 - spark_helpers: helpers for Spark's DataFrames
-- points_in_time: ISO 8601
 
 >>> import tempfile, pyarrow
 >>> from pyspark_kafkalog import LogDir

@@ -41,8 +41,7 @@ import pyarrow as pa
 from pyspark_kafkalog.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.notebook.html import partition_log_html, topic_log_html
-from pyspark_kafkalog.notebook.points_in_time import PointInTime, point_in_time_ms
-from pyspark_kafkalog.notebook.records import LogRange, Records, as_dicts
+from pyspark_kafkalog.notebook.records import LogRange, PointInTime, Records, as_dicts, point_in_time_ms
 from pyspark_kafkalog.notebook.seek import OffsetSeek, TimeSeek, explain_offset, explain_timestamp
 from pyspark_kafkalog.notebook.tables import batch_table, list_segments, segments_table
 from pyspark_kafkalog.record.arrow import schema_of

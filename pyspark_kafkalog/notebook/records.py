@@ -2,6 +2,13 @@
 
 All conversions use Arrow. An object is itself an Arrow stream (`__arrow_c_stream__`), so that `pyarrow.table(log)` and
 `polars.DataFrame(log)` accept it too, batch by batch.
+
+Points in time that select records are parsed to ms since 1970, the unit of their timestamps:
+
+>>> point_in_time_ms("2024-01-15T10:00")
+1705312800000
+>>> point_in_time_ms("2024-01-15T11:00+01:00") == point_in_time_ms("2024-01-15 10:00:00Z")
+True
 """
 
 from __future__ import annotations
@@ -9,14 +16,16 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from datetime import date, datetime, time, timedelta, timezone
+from typing import Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from pyspark_kafkalog.errors import MissingPackageError
+from pyspark_kafkalog.errors import InvalidOptionError, MissingPackageError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA, RECORD_SCHEMA, schema_of
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import IsolationLevel, PartitionSnapshot
+from pyspark_kafkalog.units import EPOCH
 
 _TEXT_COLUMNS = ("key", "value")
 
@@ -157,3 +166,48 @@ def _import(package: str) -> Any:
         return importlib.import_module(package)
     except ImportError as error:
         raise MissingPackageError(f"this needs {package}: pip install {package}") from error
+
+
+# Points in time
+
+
+#: ISO 8601 text or a datetime; UTC if it has no zone. A date means its midnight.
+PointInTime: TypeAlias = str | date
+
+_MS: Final = timedelta(milliseconds=1)
+
+
+def point_in_time_ms(point: PointInTime) -> int:
+    """`point` in ms, rounded up: a record is at or after the result exactly if it is at or after `point`.
+
+    Raises InvalidOptionError for text that is not an ISO 8601 date or time.
+    """
+    if isinstance(point, str):
+        point = _parse(point)
+    elif not isinstance(point, date):
+        raise InvalidOptionError(f"{point!r} is no point in time: expected ISO 8601 text, a datetime or a date")
+    elif not isinstance(point, datetime):
+        point = datetime.combine(point, time())
+    if point.tzinfo is None:
+        point = point.replace(tzinfo=timezone.utc)
+    return -((EPOCH - point) // _MS)
+
+
+def iso_text(timestamp_ms: int) -> str:
+    """`timestamp_ms` as ISO 8601 text in UTC; the number itself if it is outside the calendar."""
+    try:
+        return (EPOCH + timedelta(milliseconds=timestamp_ms)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except OverflowError:
+        return f"{timestamp_ms} ms"
+
+
+def _parse(text: str) -> datetime:
+    written = text.strip()
+    if written.endswith(("Z", "z")):
+        written = written[:-1] + "+00:00"
+    try:
+        return datetime.fromisoformat(written)
+    except ValueError as error:
+        raise InvalidOptionError(
+            f"{text!r} is no point in time: expected ISO 8601, as 2024-01-15T10:00 or 2024-01-15T10:00:30.5+01:00"
+        ) from error

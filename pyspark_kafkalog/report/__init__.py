@@ -1,8 +1,7 @@
 """A log directory on one page: `kafkalog report` gathers facts and writes self-contained HTML.
 
 - gather: reads a log directory into facts
-- facts: the contents of a report; what a partition's files say
-- object_facts: the image's facts about a partition in an object store
+- facts: the contents of a report; what a partition's files say, or the image of an object store
 - findings: what needs attention
 - heavy_keys: the keys with the most records and bytes
 - history: commits over time, and results of maintenance jobs

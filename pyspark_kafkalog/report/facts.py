@@ -4,6 +4,10 @@ The facts of a partition come from its files: segments with sizes and times, byt
 staged files. They cost one listing of the directory, and two small reads (first batch header, last time index entry)
 for each segment that is shown by itself. In a long log neighbouring segments are shown together, which bounds time and
 memory.
+
+The facts of a partition in an object store come from the image: segments, then the runs that are not merged yet. They
+cost no request, unless a topic has a compaction lag. When a segment or run begins is not known without reading it, so
+the largest timestamp of the one before counts.
 """
 
 from __future__ import annotations
@@ -17,14 +21,17 @@ from typing import Protocol, TypeVar
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import DiskFormatError
+from pyspark_kafkalog.maintenance.cleaner.objects import CleanedObjects
 from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan, plan_cleaning
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRun
+from pyspark_kafkalog.maintenance.objects.stored import stored_extents
 from pyspark_kafkalog.maintenance.retention.plan import StoredPart, plan_retention, segment_parts
 from pyspark_kafkalog.maintenance.tier import only_local, why_not
 from pyspark_kafkalog.maintenance.verify.findings import Finding
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.notebook.tables import SegmentInfo, max_timestamp_ms
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import pread
@@ -478,3 +485,49 @@ class RootFacts:
     keys: tuple[KeySample, ...] = ()
     findings: tuple[Advice, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+# Partitions in an object store
+
+
+def object_facts(root: ObjectRoot, topic_partition: TopicPartition, *, now_ms: int, parts_max: int) -> PartitionFacts:
+    """The facts of one partition as of the root's last refresh, with at most `parts_max` segments or runs.
+
+    Raises UnknownTopicError, and the errors of inspecting a partition for the cleaner.
+    """
+    partition = root.store.image.partition(topic_partition.topic, topic_partition.partition)
+    state, config = partition.state, root.log_config(topic_partition.topic)
+    parts = stored_extents(root, topic_partition, now_ms)
+    retention = plan_retention((), parts, lambda each: each.max_timestamp_ms, config, state, now_ms=now_ms)
+    return PartitionFacts(
+        topic_partition=topic_partition,
+        leader_epoch=state.leader_epoch,
+        log_start_offset=state.log_start_offset,
+        high_watermark=state.log_end_offset,
+        last_stable_offset=state.last_stable_offset,
+        runs=tuple(_shown(parts, parts_max)),
+        size_bins=size_bins(parts),
+        cleaner=_object_cleaner_facts(root, topic_partition, now_ms) if config.compact else None,
+        due_segments=retention.deleted_count,
+        due_bytes=retention.deleted_bytes,
+        future_segment=retention.future_base_offset,
+        unmerged_runs=len(partition.runs),
+        unmerged_bytes=partition.runs.size_bytes,
+    )
+
+
+def _shown(parts: Sequence[StoredPart], parts_max: int) -> list[SegmentRun]:
+    shown: list[SegmentRun] = []
+    before_ms = NO_TIME_MS
+    for group in together(parts, parts_max):
+        last_ms = max(each.max_timestamp_ms for each in group)
+        first_ms = before_ms if 0 <= before_ms <= last_ms else last_ms
+        size_bytes = sum(each.size_bytes for each in group)
+        shown.append(SegmentRun(group[0].base_offset, len(group), size_bytes, first_ms, last_ms))
+        before_ms = last_ms
+    return shown
+
+
+def _object_cleaner_facts(root: ObjectRoot, topic_partition: TopicPartition, now_ms: int) -> CleanerFacts:
+    log = CleanedObjects(root, now_ms).inspect(topic_partition)
+    return CleanerFacts.of(log.plan, log.config)

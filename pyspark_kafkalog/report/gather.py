@@ -35,11 +35,11 @@ from pyspark_kafkalog.report.facts import (
     TopicFacts,
     WriteHistory,
     file_facts,
+    object_facts,
 )
 from pyspark_kafkalog.report.findings import find
 from pyspark_kafkalog.report.heavy_keys import sample_keys
 from pyspark_kafkalog.report.history import read_runs, write_history
-from pyspark_kafkalog.report.object_facts import object_facts
 from pyspark_kafkalog.root.brokers.image import read_topic_configs
 from pyspark_kafkalog.root.brokers.notices import differing_replicas
 from pyspark_kafkalog.root.file_root import FileRoot

@@ -1,18 +1,36 @@
-"""The commands `topic-to-delta` and `delta-to-topic`: streaming queries between topics and Delta tables."""
+"""The commands `topic-to-delta` and `delta-to-topic`: streaming queries between topics and Delta tables.
+
+A query without an interval processes what is available at its start, in batches, and ends. With an interval it runs
+until SIGTERM, SIGINT or SIGHUP and then stops, possibly within a batch. The next run repeats that batch, which is
+written once.
+"""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Final
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_kafkalog.delta.job import add_query_arguments, named_values, run_job
 from pyspark_kafkalog.delta.topic_to_delta import MODES, POLICIES, TopicToDelta
+from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
+from pyspark_kafkalog.maintenance.jobs.tasks import check_delta, import_delta, stop_signal, with_delta
 from pyspark_kafkalog.tools.command import Command
 from pyspark_kafkalog.tools.maintenance.commands import USAGE_EXIT_CODE
+from pyspark_kafkalog.units import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+_POLL_SECONDS: Final = 0.2
+#: What Spark adds around the message of a failed query.
+_WRAPPINGS: Final = re.compile(r"^(\[[A-Z_.]+\] )+|( SQLSTATE: \w{5})$")
+_RAISED: Final = re.compile(r"(bad record in .*? at offset .*?)(?: SQLSTATE: \w{5}|$)", re.MULTILINE)
+#: Spark's text for an error in foreachBatch; Python's traceback follows, with the error itself in its last lines.
+_PROXY: Final = "exception was raised by the Python Proxy"
+_INNERMOST: Final = re.compile(r"^(?:[\w.]+\.)?\w+(?:Error|Exception): (.+)$", re.MULTILINE)
 
 _DELTA_TO_TOPIC_HELP: Final = """\
 `kafkalog delta-to-topic`: write a Delta table's changes to a topic as keyed records, every change once.
@@ -48,7 +66,7 @@ examples:
 
 def _add_topic_to_delta(parser: argparse.ArgumentParser) -> None:
     """Source, table, and the conversion of records to rows."""
-    add_query_arguments(parser)
+    _add_query(parser)
     parser.add_argument("--topic", required=True, metavar="NAME", help="the topic to read")
     parser.add_argument("--mode", choices=MODES, default="append", help="append records, or keep the latest by key")
     parser.add_argument("--schema", metavar="DDL", help="fields of the JSON values; without it the table is raw")
@@ -89,12 +107,12 @@ def _topic_to_delta(options: argparse.Namespace) -> int:
         )
         return query.start(spark)
 
-    return run_job("kafkalog topic-to-delta", begin)
+    return _run_query("kafkalog topic-to-delta", begin)
 
 
 def _add_delta_to_topic(parser: argparse.ArgumentParser) -> None:
     """Table, topic, and the conversion of rows to records."""
-    add_query_arguments(parser)
+    _add_query(parser)
     parser.add_argument("--topic", required=True, metavar="NAME", help="the topic to write to, created if needed")
     parser.add_argument("--key", required=True, metavar="COLUMN[,COLUMN]", help="the columns of the key")
     parser.add_argument("--value-columns", default="", metavar="COLUMN[,COLUMN]", help="of the JSON (default: all)")
@@ -127,7 +145,7 @@ def _delta_to_topic(options: argparse.Namespace) -> int:
         )
         return query.start(spark)
 
-    return run_job("kafkalog delta-to-topic", begin)
+    return _run_query("kafkalog delta-to-topic", begin)
 
 
 def _add_settings(parser: argparse.ArgumentParser, option: str, help_text: str) -> None:
@@ -136,6 +154,71 @@ def _add_settings(parser: argparse.ArgumentParser, option: str, help_text: str) 
 
 def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
+
+
+def _add_query(parser: argparse.ArgumentParser) -> None:
+    """Add the options that both jobs share."""
+    parser.add_argument("--path", required=True, metavar="ROOT", help="the log directory (no default)")
+    parser.add_argument("--table", required=True, metavar="TABLE", help="the Delta table: a path, or a name")
+    parser.add_argument("--checkpoint", required=True, metavar="DIR", help="the query's checkpoint: one for each query")
+    parser.add_argument(
+        "--continuous",
+        metavar="INTERVAL",
+        help="continue, with a batch each INTERVAL, such as '10 seconds' (default: stop at the current end)",
+    )
+
+
+def named_values(option: str, settings: Sequence[str]) -> dict[str, str]:
+    """`NAME=VALUE` settings as a dictionary. Raises InvalidOptionError for a setting of another form."""
+    values: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name.strip():
+            raise InvalidOptionError(f"{option} {setting}: expected NAME=VALUE")
+        values[name.strip()] = value.strip()
+    return values
+
+
+def _run_query(name: str, begin: Callable[[SparkSession], StreamingQuery]) -> int:
+    """Run the query that `begin` starts and return the exit status; an error is printed as one line.
+
+    Raises ModuleNotFoundError without Spark or Delta.
+    """
+    import_delta()
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        with stop_signal() as stop:
+            spark = with_delta(SparkSession.builder.appName(name)).getOrCreate()
+            check_delta(spark)
+            query = begin(spark)
+            while query.isActive and not stop.wait(_POLL_SECONDS):
+                pass
+            query.stop()
+            if (failure := query.exception()) is not None and not stop.is_set():
+                raise failure
+    except (KafkalogError, OSError) as error:
+        return _fail(name, str(error))
+    except PySparkException as error:
+        return _fail(name, error_text(error))
+    return 0
+
+
+def error_text(error: Any) -> str:
+    """The essential message of a Spark error, in one line."""
+    text = str(error)
+    if (raised := _RAISED.search(text)) is not None:
+        return raised.group(1)
+    if _PROXY in text and (inner := _INNERMOST.findall(text)):
+        return _WRAPPINGS.sub("", str(inner[-1]).strip())
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    return _WRAPPINGS.sub("", lines[0].strip()) if lines else type(error).__name__
+
+
+def _fail(name: str, text: str) -> int:
+    sys.stderr.write(printable(f"{name}: {' '.join(text.split())}") + "\n")
+    return 1
 
 
 COMMANDS: Final = {

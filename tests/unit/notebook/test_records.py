@@ -22,7 +22,7 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.notebook import records
-from pyspark_kafkalog.notebook.points_in_time import iso_text
+from pyspark_kafkalog.notebook.records import iso_text
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 
 #: Its tail is damaged, so it is an error to read that.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_kafkalog.delta.job import error_text, named_values
 from pyspark_kafkalog.delta.topic_to_delta import BadRecords
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.tools.maintenance.delta import error_text, named_values
 
 
 def test_settings_without_name_or_value_are_refused() -> None:

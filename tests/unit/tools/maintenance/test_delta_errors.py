@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark_kafkalog.delta.job import error_text
+from pyspark_kafkalog.tools.maintenance.delta import error_text
 
 FAILED = """[STREAM_FAILED] Query [id = 1, runId = 2] failed: An exception was raised by the Python Proxy. \
 Return Message: Traceback (most recent call last):
