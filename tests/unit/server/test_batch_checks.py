@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.transaction_servers import Coordinated, run
+from fakes.transaction_servers import Coordinated
 from patience import PATIENCE_S
 
 from pyspark_kafkalog.config.topic import LogConfig
@@ -84,7 +84,7 @@ def test_damaged_frame_is_left_to_the_committer(codec: CompressionType) -> None:
 
 
 @pytest.mark.parametrize(("topic_codec", "is_checked"), [("lz4", False), ("producer", False), ("gzip", True)])
-def test_large_batch_is_prepared_in_a_thread_only_if_its_topic_has_another_codec(
+async def test_large_batch_is_prepared_in_a_thread_only_if_its_topic_has_another_codec(
     server: Coordinated, monkeypatch: pytest.MonkeyPatch, topic_codec: str, is_checked: bool
 ) -> None:
     prepared_sizes: list[int] = []
@@ -97,13 +97,9 @@ def test_large_batch_is_prepared_in_a_thread_only_if_its_topic_has_another_codec
     monkeypatch.setattr(batch_checks, "_prepared", recorded)
     server.served.root.alter_topic("a", add={"compression.type": topic_codec})
     sent = batch_of(os.urandom(64 * KIB), CompressionType.LZ4)
-
-    async def scenario() -> None:
-        (done,) = produce(server, Session("127.0.0.1", 1), [sent])
-        answer = await done
-        assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 0)
-
-    run(scenario())
+    (done,) = produce(server, Session("127.0.0.1", 1), [sent])
+    answer = await done
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 0)
     server.close()
     assert (len(sent) in prepared_sizes) is is_checked
 
@@ -130,7 +126,7 @@ def server(tmp_path: Path) -> Coordinated:
     return Coordinated(tmp_path / "root")
 
 
-def test_later_requests_of_the_connection_wait_for_the_check_and_other_connections_do_not(
+async def test_later_requests_of_the_connection_wait_for_the_check_and_other_connections_do_not(
     server: Coordinated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checking = threading.Event()
@@ -141,22 +137,20 @@ def test_later_requests_of_the_connection_wait_for_the_check_and_other_connectio
         return prepared(*values)
 
     monkeypatch.setattr(batch_checks, "_prepared", held)
-
-    async def scenario() -> None:
-        session, other = Session("127.0.0.1", 1), Session("127.0.0.1", 2)
-        costly = batch_of(bytes(4 * MIB), CompressionType.ZSTD)
-        first, *later = produce(server, session, [costly, batch_of(b"2"), costly, batch_of(b"4")])
-        assert [(await each).base_offset for each in produce(server, other, [batch_of(b"1")])] == [0]
-        assert not any(each.done() for each in (first, *later))
-        checking.set()
-        assert [(await each).base_offset for each in (first, *later)] == [1, 2, 3, 4]
-        assert not session.attachments
-
-    run(scenario())
+    session, other = Session("127.0.0.1", 1), Session("127.0.0.1", 2)
+    costly = batch_of(bytes(4 * MIB), CompressionType.ZSTD)
+    first, *later = produce(server, session, [costly, batch_of(b"2"), costly, batch_of(b"4")])
+    assert [(await each).base_offset for each in produce(server, other, [batch_of(b"1")])] == [0]
+    assert not any(each.done() for each in (first, *later))
+    checking.set()
+    assert [(await each).base_offset for each in (first, *later)] == [1, 2, 3, 4]
+    assert not session.attachments
     server.close()
 
 
-def test_commit_does_not_decompress_what_was_checked(server: Coordinated, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commit_does_not_decompress_what_was_checked(
+    server: Coordinated, monkeypatch: pytest.MonkeyPatch
+) -> None:
     threads: list[str] = []
     check = leader_append.validate_batches
 
@@ -167,33 +161,26 @@ def test_commit_does_not_decompress_what_was_checked(server: Coordinated, monkey
     monkeypatch.setattr(leader_append, "validate_batches", recorded)
     # The time of the append has to be set in the batch, which only the longest check does.
     server.served.root.alter_topic("a", add={"message.timestamp.type": "LogAppendTime"})
-
-    async def scenario() -> None:
-        costly = batch_of(bytes(8 * MIB), CompressionType.GZIP)
-        (done,) = produce(server, Session("127.0.0.1", 1), [costly])
-        answer = await done
-        assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 0)
-        assert answer.log_append_time_ms == server.served.now_ms
-
-    run(scenario())
+    costly = batch_of(bytes(8 * MIB), CompressionType.GZIP)
+    (done,) = produce(server, Session("127.0.0.1", 1), [costly])
+    answer = await done
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 0)
+    assert answer.log_append_time_ms == server.served.now_ms
     server.close()
     assert len(threads) == 1
     assert threads[0].startswith("transactions")
 
 
-def test_batch_that_is_refused_by_its_check_is_answered_and_holds_up_nothing(server: Coordinated) -> None:
-    async def scenario() -> None:
-        damaged = bytearray(batch_of(bytes(8 * MIB), CompressionType.ZSTD))
-        damaged[-1] ^= 1
-        refused, stored = produce(server, Session("127.0.0.1", 1), [bytes(damaged), batch_of(b"2")])
-        assert (await refused).error_code == ErrorCode.CORRUPT_MESSAGE
-        assert (await stored).base_offset == 0
-
-    run(scenario())
+async def test_batch_that_is_refused_by_its_check_is_answered_and_holds_up_nothing(server: Coordinated) -> None:
+    damaged = bytearray(batch_of(bytes(8 * MIB), CompressionType.ZSTD))
+    damaged[-1] ^= 1
+    refused, stored = produce(server, Session("127.0.0.1", 1), [bytes(damaged), batch_of(b"2")])
+    assert (await refused).error_code == ErrorCode.CORRUPT_MESSAGE
+    assert (await stored).base_offset == 0
     server.close()
 
 
-def test_batch_is_checked_again_if_the_configuration_of_its_topic_has_changed(
+async def test_batch_is_checked_again_if_the_configuration_of_its_topic_has_changed(
     server: Coordinated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared = batch_checks._prepared
@@ -204,12 +191,8 @@ def test_batch_is_checked_again_if_the_configuration_of_its_topic_has_changed(
         return result
 
     monkeypatch.setattr(batch_checks, "_prepared", then_changed)
-
-    async def scenario() -> None:
-        (done,) = produce(server, Session("127.0.0.1", 1), [batch_of(bytes(2 * MIB), CompressionType.ZSTD)])
-        assert (await done).error_code == ErrorCode.MESSAGE_TOO_LARGE
-
-    run(scenario())
+    (done,) = produce(server, Session("127.0.0.1", 1), [batch_of(bytes(2 * MIB), CompressionType.ZSTD)])
+    assert (await done).error_code == ErrorCode.MESSAGE_TOO_LARGE
     server.close()
 
 

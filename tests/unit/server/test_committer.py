@@ -141,41 +141,34 @@ def test_commit_takes_limited_bytes_and_a_larger_unit_is_committed_alone(monkeyp
     assert run(work).commits == [2, 1, 1, 2, 1]
 
 
-def test_commits_that_fail_again_and_again_are_a_line_a_second_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_commits_that_fail_again_and_again_are_a_line_a_second_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     now_ms = 0
-
-    async def main() -> None:
-        nonlocal now_ms
-        writer = FakeWriter()
-        writer.gate.set()
-        writer.failure = OSError("no space left")
-        committer = GroupCommitter(writer, lambda changed: None, monotonic_ms=lambda: now_ms)
-        await committer.start()
-        for at_ms in (0, 10, 20, 999, 1000, 1500):
-            now_ms = at_ms
-            with pytest.raises(OSError, match="no space"):
-                await committer.submit(unit())
-        await committer.stop()
-
-    asyncio.run(main())
+    writer = FakeWriter()
+    writer.gate.set()
+    writer.failure = OSError("no space left")
+    committer = GroupCommitter(writer, lambda changed: None, monotonic_ms=lambda: now_ms)
+    await committer.start()
+    for at_ms in (0, 10, 20, 999, 1000, 1500):
+        now_ms = at_ms
+        with pytest.raises(OSError, match="no space"):
+            await committer.submit(unit())
+    await committer.stop()
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "a commit of 1 units failed: no space left",
         "a commit of 1 units failed: no space left (3 lines before this one were left out)",
     ]
 
 
-def test_stop_commits_what_was_submitted_and_closes_the_writer() -> None:
+async def test_stop_commits_what_was_submitted_and_closes_the_writer() -> None:
     writer = FakeWriter()
-
-    async def main() -> None:
-        committer = GroupCommitter(writer, lambda changed: None, monotonic_ms=lambda: 0)
-        await committer.start()
-        units = [committer.submit(unit()) for _ in range(5)]
-        writer.gate.set()
-        await committer.stop()
-        await asyncio.gather(*units)
-
-    asyncio.run(main())
+    committer = GroupCommitter(writer, lambda changed: None, monotonic_ms=lambda: 0)
+    await committer.start()
+    units = [committer.submit(unit()) for _ in range(5)]
+    writer.gate.set()
+    await committer.stop()
+    await asyncio.gather(*units)
     assert sum(writer.commits) == 5
     assert writer.is_closed
 

@@ -139,20 +139,16 @@ def test_transaction_that_was_decided_to_abort_is_aborted_with_the_decided_epoch
     assert left_open.metadata().producer_epoch == left_open.producer.producer_epoch + 1
 
 
-def test_running_server_sees_the_abort_and_fences_the_producer(left_open: LeftOpen) -> None:
+async def test_running_server_sees_the_abort_and_fences_the_producer(left_open: LeftOpen) -> None:
     left_open.tool("abort", "--transactional-id", "t")
-
-    async def scenario() -> None:
-        server, old = left_open.server, left_open.producer
-        assert await server.end(old) is ErrorCode.INVALID_TXN_STATE  # it may be a retry, but of an abort
-        late = await server.produce(old, [b"late"], sequence=1)
-        assert isinstance(late, RequestError)
-        assert late.code is ErrorCode.INVALID_PRODUCER_EPOCH
-        producer = await server.begin()
-        await server.produce(producer, [b"3"])
-        await server.end(producer)
-
-    run(scenario())
+    server, old = left_open.server, left_open.producer
+    assert await server.end(old) is ErrorCode.INVALID_TXN_STATE  # it may be a retry, but of an abort
+    late = await server.produce(old, [b"late"], sequence=1)
+    assert isinstance(late, RequestError)
+    assert late.code is ErrorCode.INVALID_PRODUCER_EPOCH
+    producer = await server.begin()
+    await server.produce(producer, [b"3"])
+    await server.end(producer)
     assert left_open.committed() == [[b"3"], []]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from builders.cleaned_groups import delete_and_clean
-from fakes.group_servers import GROUP, GroupServer, run
+from fakes.group_servers import GROUP, GroupServer
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata, group_key, offset_key, offset_value
@@ -127,31 +127,27 @@ async def test_deleted_group_is_gone_here_and_stays_in_the_log(server: GroupServ
     assert logged(path) == {0: 3}
 
 
-def test_offsets_in_memory_expire_and_those_of_the_log_live_on_from_when_they_were_taken_over(
+async def test_offsets_in_memory_expire_and_those_of_the_log_live_on_from_when_they_were_taken_over(
     server: GroupServer, path: Path
 ) -> None:
     LogDir.open(path).alter_broker_configs(
         add={"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "1000"}
     )
-
-    async def scenario() -> None:
-        writing = GroupServer(path)
-        assert await writing.commit(3) is ErrorCode.NONE
-        writing.close()
-        await server.pass_time(90_000)
-        assert await server.fetch() == (3, ErrorCode.NONE)  # nobody has taken it over
-        assert await server.commit(7, partition=1) is ErrorCode.NONE
-        await server.pass_time(50_000)
-        assert await server.fetch() == (3, ErrorCode.NONE)
-        assert await server.commit(8, partition=1) is ErrorCode.NONE
-        await server.pass_time(50_000)
-        assert await server.fetch() == (-1, ErrorCode.NONE)
-        assert await server.fetch(partition=1) == (8, ErrorCode.NONE)
-        await server.pass_time(50_000)
-        assert await server.fetch(partition=1) == (-1, ErrorCode.NONE)
-        assert not server.coordinator.own.records.get(GROUP)
-
-    run(scenario())
+    writing = GroupServer(path)
+    assert await writing.commit(3) is ErrorCode.NONE
+    writing.close()
+    await server.pass_time(90_000)
+    assert await server.fetch() == (3, ErrorCode.NONE)  # nobody has taken it over
+    assert await server.commit(7, partition=1) is ErrorCode.NONE
+    await server.pass_time(50_000)
+    assert await server.fetch() == (3, ErrorCode.NONE)
+    assert await server.commit(8, partition=1) is ErrorCode.NONE
+    await server.pass_time(50_000)
+    assert await server.fetch() == (-1, ErrorCode.NONE)
+    assert await server.fetch(partition=1) == (8, ErrorCode.NONE)
+    await server.pass_time(50_000)
+    assert await server.fetch(partition=1) == (-1, ErrorCode.NONE)
+    assert not server.coordinator.own.records.get(GROUP)
     assert logged(path) == {0: 3}
 
 
