@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 from patience import PATIENCE_S, until
@@ -64,37 +65,33 @@ def unit(data: bytes = b"x") -> CommitUnit:
     return CommitUnit.of(LeaderAppend(topic_partition=PARTITION, data=data))
 
 
-def run(work: Callable[[GroupCommitter, FakeWriter, list[frozenset[TopicPartition]]], Awaitable[None]]) -> FakeWriter:
+@asynccontextmanager
+async def committing() -> AsyncIterator[tuple[GroupCommitter, FakeWriter, list[frozenset[TopicPartition]]]]:
+    """A committer that runs, its writer, and what it has notified others of."""
     writer = FakeWriter()
-
-    async def main() -> None:
-        notified: list[frozenset[TopicPartition]] = []
-        committer = GroupCommitter(writer, notified.append, monotonic_ms=lambda: 0)
-        await committer.start()
-        try:
-            await asyncio.wait_for(work(committer, writer, notified), PATIENCE_S)
-        finally:
-            writer.gate.set()
-            await committer.stop()
-
-    asyncio.run(main())
-    return writer
+    notified: list[frozenset[TopicPartition]] = []
+    committer = GroupCommitter(writer, notified.append, monotonic_ms=lambda: 0)
+    await committer.start()
+    try:
+        yield committer, writer, notified
+    finally:
+        writer.gate.set()
+        await committer.stop()
 
 
-def test_units_that_wait_for_a_commit_are_committed_together() -> None:
-    async def work(committer: GroupCommitter, writer: FakeWriter, notified: list[frozenset[TopicPartition]]) -> None:
+async def test_units_that_wait_for_a_commit_are_committed_together() -> None:
+    async with committing() as (committer, writer, notified):
         first = committer.submit(unit())
         await until(lambda: writer.has_begun)
         others = [committer.submit(unit()) for _ in range(20)]
         writer.gate.set()
         assert [each.first_offset for (each,) in await asyncio.gather(first, *others)] == [1] + [2] * 20
         assert notified == [frozenset({PARTITION})] * 2
+    assert writer.commits == [1, 20]
 
-    assert run(work).commits == [1, 20]
 
-
-def test_refused_unit_fails_alone() -> None:
-    async def work(committer: GroupCommitter, writer: FakeWriter, notified: list[frozenset[TopicPartition]]) -> None:
+async def test_refused_unit_fails_alone() -> None:
+    async with committing() as (committer, writer, _):
         writer.gate.set()
         good, bad, last = committer.submit(unit()), committer.submit(unit(b"")), committer.submit(unit())
         await good
@@ -102,12 +99,10 @@ def test_refused_unit_fails_alone() -> None:
             await bad
         await last
 
-    run(work)
-
 
 @pytest.mark.parametrize("failure", [OSError("disk full"), ZeroDivisionError("a defect")])
-def test_failed_commit_fails_all_of_its_units_and_the_next_one_goes_on(failure: BaseException) -> None:
-    async def work(committer: GroupCommitter, writer: FakeWriter, notified: list[frozenset[TopicPartition]]) -> None:
+async def test_failed_commit_fails_all_of_its_units_and_the_next_one_goes_on(failure: BaseException) -> None:
+    async with committing() as (committer, writer, _):
         writer.failure = failure
         units = [committer.submit(unit()) for _ in range(3)]
         writer.gate.set()
@@ -115,30 +110,25 @@ def test_failed_commit_fails_all_of_its_units_and_the_next_one_goes_on(failure: 
         writer.failure = None
         await committer.commit(unit())
 
-    run(work)
 
-
-def test_cancelled_waiter_does_not_disturb_the_others() -> None:
-    async def work(committer: GroupCommitter, writer: FakeWriter, notified: list[frozenset[TopicPartition]]) -> None:
+async def test_cancelled_waiter_does_not_disturb_the_others() -> None:
+    async with committing() as (committer, writer, _):
         first, second = committer.submit(unit()), committer.submit(unit())
         first.cancel()
         writer.gate.set()
         await second
+    assert sum(writer.commits) == 2
 
-    assert sum(run(work).commits) == 2
 
-
-def test_commit_takes_limited_bytes_and_a_larger_unit_is_committed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commit_takes_limited_bytes_and_a_larger_unit_is_committed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(committer_module, "_BYTES_MAX", 100)
-
-    async def work(committer: GroupCommitter, writer: FakeWriter, notified: list[frozenset[TopicPartition]]) -> None:
+    async with committing() as (committer, writer, _):
         sizes = [40, 60, 1, 150, 99, 1, 1]
         units = [committer.submit(unit(b"x" * size)) for size in sizes]
         writer.gate.set()
         results = await asyncio.gather(*units)
         assert [each.first_offset for (each,) in results] == [1, 1, 2, 3, 4, 4, 5]
-
-    assert run(work).commits == [2, 1, 1, 2, 1]
+    assert writer.commits == [2, 1, 1, 2, 1]
 
 
 async def test_commits_that_fail_again_and_again_are_a_line_a_second_in_the_log(
@@ -227,19 +217,17 @@ def test_large_commit_is_made_by_the_thread() -> None:
     assert made_at_once((0, 1, 10), (0, 1, 300_000), (0, 1, 200_000)) == [3]
 
 
-def test_commit_that_the_writer_does_not_make_at_once_is_made_by_the_thread() -> None:
-    async def work(committer: GroupCommitter, writer: FakeWriter, notified: list[frozenset[TopicPartition]]) -> None:
+async def test_commit_that_the_writer_does_not_make_at_once_is_made_by_the_thread() -> None:
+    async with committing() as (committer, writer, _):
         writer.gate.set()
         for _ in range(3):
             await committer.commit(unit())
-
-    writer = run(work)
     assert writer.commits == [1, 1, 1]
     assert not writer.at_once
 
 
-def test_units_stay_in_order_while_the_thread_has_earlier_ones() -> None:
-    async def work(committer: GroupCommitter, writer: FakeWriter, notified: list[frozenset[TopicPartition]]) -> None:
+async def test_units_stay_in_order_while_the_thread_has_earlier_ones() -> None:
+    async with committing() as (committer, writer, _):
         writer.gate.set()
         await committer.commit(unit())
         writer.may_commit_at_once = False
@@ -253,12 +241,11 @@ def test_units_stay_in_order_while_the_thread_has_earlier_ones() -> None:
         assert not later.done()
         writer.gate.set()
         assert [each.first_offset for (each,) in await asyncio.gather(of_thread, later)] == [2, 3]
+    assert not writer.at_once
 
-    assert not run(work).at_once
 
-
-def test_commit_of_the_loop_that_fails_fails_its_units_and_the_next_one_goes_on() -> None:
-    async def work(committer: GroupCommitter, writer: FakeWriter, notified: list[frozenset[TopicPartition]]) -> None:
+async def test_commit_of_the_loop_that_fails_fails_its_units_and_the_next_one_goes_on() -> None:
+    async with committing() as (committer, writer, _):
         writer.gate.set()
         writer.may_commit_at_once = True
         await committer.commit(unit())
@@ -267,8 +254,7 @@ def test_commit_of_the_loop_that_fails_fails_its_units_and_the_next_one_goes_on(
             await committer.commit(unit())
         writer.failure = None
         await committer.commit(unit())
-
-    assert run(work).at_once == [2]
+    assert writer.at_once == [2]
 
 
 async def test_read_only_committer_refuses_every_unit() -> None:

@@ -10,7 +10,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,38 +99,37 @@ class Client:
         return received
 
 
-def run(work: Callable[[Client, FakeDispatcher, RequestBytesBySize], Awaitable[None]], **limits: Any) -> None:
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        theirs.setblocking(False)
-        dispatcher, budget = FakeDispatcher(), RequestBytesBySize(4 * REQUEST_MAX_BYTES)
-        responses = ResponseBytes(1 << 20, lambda: int(time.monotonic() * 1000))
-        values = {"request_max_bytes": REQUEST_MAX_BYTES, "unauthenticated_max_bytes": 64, "idle_max_s": 60.0, **limits}
-        with ThreadPoolExecutor(1) as executor:
-            connection = Connection(
-                PlainTransport(ours, executor),
-                Session("127.0.0.1", 1, is_authenticated=True),
-                dispatcher,  # type: ignore[arg-type]  # the test's own
-                limits=FrameLimits(**values),
-                requests=budget,
-                responses=responses,
-                log=BoundedLog(logging.getLogger(__name__), lambda: 0),
-                monotonic_ms=lambda: 0,
-            )
-            serving = asyncio.create_task(connection.serve())
-            try:
-                await asyncio.wait_for(work(Client(theirs), dispatcher, budget), PATIENCE_S)
-            finally:
-                theirs.close()
-                await asyncio.wait_for(serving, PATIENCE_S)
-        assert budget.used_bytes == responses.used_bytes == 0
+@contextlib.asynccontextmanager
+async def connected(**limits: Any) -> AsyncIterator[tuple[Client, FakeDispatcher, RequestBytesBySize]]:
+    """A connection that is served, and holds no memory when it has ended."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    dispatcher, budget = FakeDispatcher(), RequestBytesBySize(4 * REQUEST_MAX_BYTES)
+    responses = ResponseBytes(1 << 20, lambda: int(time.monotonic() * 1000))
+    values = {"request_max_bytes": REQUEST_MAX_BYTES, "unauthenticated_max_bytes": 64, "idle_max_s": 60.0, **limits}
+    with ThreadPoolExecutor(1) as executor:
+        connection = Connection(
+            PlainTransport(ours, executor),
+            Session("127.0.0.1", 1, is_authenticated=True),
+            dispatcher,  # type: ignore[arg-type]  # the test's own
+            limits=FrameLimits(**values),
+            requests=budget,
+            responses=responses,
+            log=BoundedLog(logging.getLogger(__name__), lambda: 0),
+            monotonic_ms=lambda: 0,
+        )
+        serving = asyncio.create_task(connection.serve())
+        try:
+            yield Client(theirs), dispatcher, budget
+        finally:
+            theirs.close()
+            await asyncio.wait_for(serving, PATIENCE_S)
+    assert budget.used_bytes == responses.used_bytes == 0
 
-    asyncio.run(main())
 
-
-def test_produce_requests_begin_before_earlier_ones_are_answered_and_answers_keep_their_order() -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
+async def test_produce_requests_begin_before_earlier_ones_are_answered_and_answers_keep_their_order() -> None:
+    async with connected() as (client, dispatcher, _):
         first, second = dispatcher.hold("a"), dispatcher.hold("b")
         await client.send(produce("a") + produce("b") + produce("c"))
         await until(lambda: dispatcher.begun == ["a", "b", "c"])
@@ -139,11 +138,9 @@ def test_produce_requests_begin_before_earlier_ones_are_answered_and_answers_kee
         first.set()
         assert await client.receive(3) == b"abc"
 
-    run(work)
 
-
-def test_other_requests_begin_when_earlier_ones_are_answered() -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
+async def test_other_requests_begin_when_earlier_ones_are_answered() -> None:
+    async with connected() as (client, dispatcher, _):
         held = dispatcher.hold("a")
         await client.send(produce("a") + fetch("b") + produce("c"))
         await until(lambda: dispatcher.begun)
@@ -152,11 +149,9 @@ def test_other_requests_begin_when_earlier_ones_are_answered() -> None:
         held.set()
         assert await client.receive(3) == b"abc"
 
-    run(work)
 
-
-def test_long_produce_begins_when_earlier_ones_are_answered_and_before_later_ones_are_read() -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
+async def test_long_produce_begins_when_earlier_ones_are_answered_and_before_later_ones_are_read() -> None:
+    async with connected() as (client, dispatcher, _):
         first, second = dispatcher.hold("a"), dispatcher.hold("long")
         await client.send(produce("a") + produce("long") + produce("c"))
         await until(lambda: dispatcher.begun)
@@ -169,35 +164,27 @@ def test_long_produce_begins_when_earlier_ones_are_answered_and_before_later_one
         second.set()
         assert await client.receive(6) == b"alongc"
 
-    run(work)
 
-
-def test_request_without_answer_does_not_hold_up_the_next() -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
+async def test_request_without_answer_does_not_hold_up_the_next() -> None:
+    async with connected() as (client, _, _):
         await client.send(produce("silent") + produce("b"))
         assert await client.receive(1) == b"b"
 
-    run(work)
 
-
-def test_frames_in_pieces_and_frames_larger_than_the_buffer_arrive_whole() -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
+async def test_frames_in_pieces_and_frames_larger_than_the_buffer_arrive_whole() -> None:
+    async with connected() as (client, _, _):
         large = bytes([0, ApiKey.FETCH]) + b"large".ljust(500_000, b".")
         for byte in fetch("slow"):
             await client.send(bytes([byte]))
         await client.send(frame(large) + fetch("after"))
         assert await client.receive(14) == b"slowlargeafter"
 
-    run(work)
-
 
 @pytest.mark.parametrize("size", [0, -1, REQUEST_MAX_BYTES + 1, 2**31 - 1, -(2**31)])
-def test_illegal_size_ends_the_connection(size: int) -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
+async def test_illegal_size_ends_the_connection(size: int) -> None:
+    async with connected() as (client, _, _):
         await client.send(struct.pack(">i", size))
         assert await client.receive(1) == b""
-
-    run(work)
 
 
 @pytest.mark.parametrize(
@@ -209,46 +196,38 @@ def test_illegal_size_ends_the_connection(size: int) -> None:
     ],
     ids=["tls", "http", "size"],
 )
-def test_log_names_the_protocol_of_a_client_that_wants_another_port(
+async def test_log_names_the_protocol_of_a_client_that_wants_another_port(
     data: bytes, found: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
-        await client.send(data)
-        with contextlib.suppress(ConnectionError):
-            assert await client.receive(1) == b""
-
     with caplog.at_level(logging.INFO):
-        run(work)
+        async with connected() as (client, _, _):
+            await client.send(data)
+            with contextlib.suppress(ConnectionError):
+                assert await client.receive(1) == b""
     assert found in caplog.text
 
 
 @pytest.mark.parametrize("data", [frame(b"bad"), produce("fail"), fetch("fail")], ids=["bad", "produce", "fetch"])
-def test_connection_ends_after_what_cannot_be_answered(data: bytes) -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
+async def test_connection_ends_after_what_cannot_be_answered(data: bytes) -> None:
+    async with connected() as (client, _, _):
         await client.send(fetch("a") + data)
         assert await client.receive(2) == b"a"
 
-    run(work)
 
-
-def test_client_that_leaves_in_the_middle_of_a_frame_leaves_nothing_behind() -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
+async def test_client_that_leaves_in_the_middle_of_a_frame_leaves_nothing_behind() -> None:
+    async with connected() as (client, _, _):
         await client.send(frame(bytes(300_000))[:100_000])
         client.sock.shutdown(socket.SHUT_WR)
         assert await client.receive(1) == b""
 
-    run(work)
 
-
-def test_silent_connection_is_closed() -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
+async def test_silent_connection_is_closed() -> None:
+    async with connected(idle_max_s=0.05) as (client, _, _):
         assert await client.receive(1) == b""
 
-    run(work, idle_max_s=0.05)
 
-
-def test_produce_in_flight_when_the_client_leaves_is_handled_and_counted_until_then() -> None:
-    async def work(client: Client, dispatcher: FakeDispatcher, budget: RequestBytesBySize) -> None:
+async def test_produce_in_flight_when_the_client_leaves_is_handled_and_counted_until_then() -> None:
+    async with connected() as (client, dispatcher, budget):
         held = dispatcher.hold("a")
         await client.send(produce("a"))
         await until(lambda: dispatcher.begun == ["a"])
@@ -257,8 +236,6 @@ def test_produce_in_flight_when_the_client_leaves_is_handled_and_counted_until_t
         assert budget.used_bytes == 3
         held.set()
         await until(lambda: budget.used_bytes == 0)
-
-    run(work)
 
 
 @contextlib.contextmanager
