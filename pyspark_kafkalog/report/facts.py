@@ -24,8 +24,7 @@ from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.maintenance.cleaner.objects import CleanedObjects
 from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan, plan_cleaning
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRun
-from pyspark_kafkalog.maintenance.objects.stored import stored_extents
-from pyspark_kafkalog.maintenance.retention.plan import StoredPart, plan_retention, segment_parts
+from pyspark_kafkalog.maintenance.retention.plan import StoredPart, plan_retention, segment_parts, stored_extents
 from pyspark_kafkalog.maintenance.tier import only_local, why_not
 from pyspark_kafkalog.maintenance.verify.findings import Finding
 from pyspark_kafkalog.metadata.image import PartitionImage
