@@ -21,7 +21,6 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.store import ByteRange
 from pyspark_kafkalog.record.header import Buffer
-from pyspark_kafkalog.storage.log.extent_search import search_from
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.segment.extent import Extent, LocalFile
 from pyspark_kafkalog.units import INT32_MAX, MIB
@@ -53,6 +52,8 @@ def log_at(log_dir: LogDir, topic_partition: TopicPartition, offset: int, *, max
 
     Raises UnknownTopicError, OffsetOutOfRangeError, DiskFormatError, ObjectStoreError, OSError.
     """
+    from pyspark_kafkalog.storage.log.extent_search import search_from  # loads compiled code
+
     partition = log_dir.partition(topic_partition.topic, topic_partition.partition)
     start_offset, end_offset = partition.readable_start_offset, partition.high_watermark
     if not start_offset <= offset < end_offset:
