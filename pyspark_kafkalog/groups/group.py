@@ -130,12 +130,12 @@ class KnownEnds:
             return self._by_key[named]
         except KeyError:
             pass
-        of = parse_offset_key(key)
-        found = None if of is None else self._image.find(of.topic, of.partition)
+        topic_partition = parse_offset_key(key)
+        found = None if topic_partition is None else self._image.find(topic_partition.topic, topic_partition.partition)
         end = None
-        if of is not None and found is not None:
-            topic_id = decode_uuid(self._image.topics[of.topic].topic_id)
-            end = _End((of.topic, of.partition), topic_id, found.high_watermark)
+        if topic_partition is not None and found is not None:
+            topic_id = decode_uuid(self._image.topics[topic_partition.topic].topic_id)
+            end = _End((topic_partition.topic, topic_partition.partition), topic_id, found.high_watermark)
         self._by_key[named] = end
         return end
 

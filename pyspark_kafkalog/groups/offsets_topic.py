@@ -42,7 +42,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, TopicExistsError
+from pyspark_kafkalog.errors import CommitConflictError, KafkalogError
 from pyspark_kafkalog.groups.classic_group import ClassicGroup
 from pyspark_kafkalog.groups.consumer_group import RECORD_TYPES, ConsumerGroup, consumer_group_of
 from pyspark_kafkalog.groups.group_state import OtherGroup
@@ -67,7 +67,7 @@ from pyspark_kafkalog.record.header import (
     parse_header,
 )
 from pyspark_kafkalog.record.reference import Record, decode_batch, encode_batch
-from pyspark_kafkalog.root.internal_topic import FollowedLog, LogTail, ReplayStep
+from pyspark_kafkalog.root.internal_topic import FollowedLog, LogTail, ReplayStep, ensure_internal_topic
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagedFileWriter
@@ -475,20 +475,17 @@ def append_records(root: Root, number: int, records: GroupRecords, *, flush: Flu
 
 def ensure_offsets_topic(root: Root) -> int:
     """The topic's number of partitions; creates the topic, with Kafka's settings for it, if it does not exist."""
+    native = root.native()
     if not offsets_partitions(root):
-        config = root.native().broker_config()
-        with contextlib.suppress(TopicExistsError):  # another process created it meanwhile
-            root.create_topic(
-                OFFSETS_TOPIC,
-                config.offsets_topic_num_partitions,
-                {
-                    "cleanup.policy": "compact",
-                    "compression.type": "producer",
-                    "segment.bytes": str(config.offsets_topic_segment_bytes),
-                },
-            )
-        root.refresh()
-    return len(root.native().store.image.topic(OFFSETS_TOPIC).partitions)
+        config = native.broker_config()
+        ensure_internal_topic(
+            native,
+            OFFSETS_TOPIC,
+            config.offsets_topic_num_partitions,
+            compression="producer",
+            segment_bytes=config.offsets_topic_segment_bytes,
+        )
+    return len(native.store.image.topic(OFFSETS_TOPIC).partitions)
 
 
 def encode_records(records: GroupRecords, config: LogConfig, codec: CompressionType, *, now_ms: int) -> Iterator[bytes]:

@@ -108,11 +108,11 @@ def reset_offsets(
 def _offset(
     root: Root,
     committed: Mapping[TopicPartition, OffsetAndMetadata],
-    each: TopicPartition,
+    topic_partition: TopicPartition,
     target: ResetTarget,
     notify: Callable[[str], None],
 ) -> int:
-    found = root.partition(each.topic, each.partition)
+    found = root.partition(topic_partition.topic, topic_partition.partition)
     start_offset, end_offset = found.log_start_offset, found.high_watermark
     match target:
         case ToEarliest():
@@ -120,24 +120,24 @@ def _offset(
         case ToLatest():
             return end_offset
         case ToCurrent():
-            return committed[each].offset if each in committed else end_offset
+            return committed[topic_partition].offset if topic_partition in committed else end_offset
         case ToTimestamp(timestamp_ms):
-            reader = root.reader(each.topic, each.partition)
+            reader = root.reader(topic_partition.topic, topic_partition.partition)
             record = reader.offset_for_timestamp(timestamp_ms, start_offset, end_offset)
             if record is not None:
                 return record.offset
-            notify(f"{each} has no record of that time or later: reset to the end, {end_offset}")
+            notify(f"{topic_partition} has no record of that time or later: reset to the end, {end_offset}")
             return end_offset
         case ToOffset(offset):
             requested = offset
         case ToOffsets(offsets):
-            requested = offsets[each]
+            requested = offsets[topic_partition]
         case ShiftBy(count):
-            if each not in committed:
-                raise InvalidGroupError(f"{each} cannot be shifted: the group has no committed offset of it")
-            requested = committed[each].offset + count
+            if topic_partition not in committed:
+                raise InvalidGroupError(f"{topic_partition} cannot be shifted: the group has no committed offset of it")
+            requested = committed[topic_partition].offset + count
     if requested > end_offset:
-        notify(f"offset {requested} of {each} is above the end: reset to {end_offset}")
+        notify(f"offset {requested} of {topic_partition} is above the end: reset to {end_offset}")
     if requested < start_offset:
-        notify(f"offset {requested} of {each} is below the log start: reset to {start_offset}")
+        notify(f"offset {requested} of {topic_partition} is below the log start: reset to {start_offset}")
     return min(max(requested, start_offset), end_offset)

@@ -1,4 +1,4 @@
-"""Follows one partition of a coordinator's topic: all its records once, then those that were appended since.
+"""A coordinator's topic: creates it, and follows a partition: all its records once, then those appended since.
 
 Many records up to the last stable offset, where no transaction is open, are read by the compiled decoder; a few, and
 those above it, batch by batch without it, because loading it takes a second and 50 MB.
@@ -9,6 +9,7 @@ finds that records are missing which it has not read may have missed the deletio
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,17 +19,31 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pyspark_kafkalog.errors import TopicExistsError
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.record.reference import RecordBatch, decode_batch
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
+    from pyspark_kafkalog.root.native import NativeRoot
     from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 
 _RECORDS: Final = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 #: Offsets from which on the compiled decoder is worth loading.
 _MANY_OFFSETS: Final = 500
+
+
+def ensure_internal_topic(
+    root: NativeRoot, topic: str, partitions_count: int, *, compression: str, segment_bytes: int
+) -> None:
+    """Create a compacted topic of a coordinator, unless it exists in the newest image."""
+    root.refresh()
+    if topic not in root.store.image.topics:
+        configs = {"cleanup.policy": "compact", "compression.type": compression, "segment.bytes": str(segment_bytes)}
+        with contextlib.suppress(TopicExistsError):  # another process has created it meanwhile
+            root.create_topic(topic, partitions_count, configs)
+        root.refresh()
 
 
 class _RecordsCleanedError(Exception):

@@ -196,6 +196,10 @@ class ServerContext:
     quotas: ClientRates
     record_memory: RecordMemory
 
+    def coordinates(self, topic: str, partition: int) -> bool:
+        """Whether this server names itself as the coordinator of the partition of an internal topic."""
+        return self.cluster.coordinator(topic, partition).node_id == self.cluster.node_id
+
     async def run(self, work: Callable[[], T]) -> T:
         """The result of blocking `work`, from a thread of the executor."""
         return await asyncio.get_running_loop().run_in_executor(self.executor, timed_work(work))

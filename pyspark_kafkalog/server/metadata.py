@@ -223,19 +223,22 @@ def partition_of_group(context: ServerContext, group_id: str) -> int:
 
 def partition_of_transactional_id(context: ServerContext, transactional_id: str) -> int:
     """The partition of `__transaction_state` with the id, as of the last refresh."""
-    if context.native is None:
-        return 0
-    topic = context.image().topics.get(TRANSACTION_STATE_TOPIC)
-    count = context.broker_config().transaction_state_log_num_partitions if topic is None else len(topic.partitions)
+    config = context.broker_config()
+    count = _partitions_count(context, TRANSACTION_STATE_TOPIC, config.transaction_state_log_num_partitions)
     return group_partition(transactional_id, count)
 
 
 def offsets_partitions_count(context: ServerContext) -> int:
     """The number of partitions of `__consumer_offsets`."""
+    return _partitions_count(context, OFFSETS_TOPIC, context.broker_config().offsets_topic_num_partitions)
+
+
+def _partitions_count(context: ServerContext, topic: str, configured: int) -> int:
+    """The partitions of an internal topic, or those with which it will be created; one if the server only reads."""
     if context.native is None:
         return 1
-    topic = context.image().topics.get(OFFSETS_TOPIC)
-    return context.broker_config().offsets_topic_num_partitions if topic is None else len(topic.partitions)
+    found = context.image().topics.get(topic)
+    return configured if found is None else len(found.partitions)
 
 
 _GROUP: Final = 0

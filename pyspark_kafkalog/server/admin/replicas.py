@@ -89,11 +89,11 @@ def _log_dirs(root: Root, wanted: Collection[TopicPartition] | None) -> tuple[De
     return tuple(_result(directory, sizes) for directory, sizes in found.items())
 
 
-def _log_dir_of(root: Root, each: TopicPartition, directories: list[str]) -> str:
+def _log_dir_of(root: Root, topic_partition: TopicPartition, directories: list[str]) -> str:
     """Which of several directories of brokers holds the replica that is read."""
     if len(directories) == 1:
         return directories[0]
-    return str(root.partition(each.topic, each.partition).directory.parent.absolute())
+    return str(root.partition(topic_partition.topic, topic_partition.partition).directory.parent.absolute())
 
 
 def _result(directory: str, sizes: Iterable[tuple[TopicPartition, int]]) -> DescribeLogDirsResult:

@@ -283,7 +283,7 @@ class GroupCoordinator:
         """
         await self._ensure_topic()
         partition = partition_of_group(self.context, group_id)
-        if self._is_read_only or self._is_here(partition):
+        if self._is_read_only or self.context.coordinates(OFFSETS_TOPIC, partition):
             try:
                 return await self.read_shard_of(group_id)
             except RequestError as error:
@@ -308,7 +308,8 @@ class GroupCoordinator:
             if OFFSETS_TOPIC not in self.context.image().topics:
                 return []
         # bounded: partitions that exist
-        numbers = [each for each in range(offsets_partitions_count(self.context)) if self._is_here(each)]
+        partitions = range(offsets_partitions_count(self.context))
+        numbers = [each for each in partitions if self.context.coordinates(OFFSETS_TOPIC, each)]
         shards = [await self._shard(each) for each in numbers]
         for shard in shards:
             await self._up_to_date(shard, shard.catch_up)
@@ -337,15 +338,11 @@ class GroupCoordinator:
     def _is_read_only(self) -> bool:
         return self.context.native is None
 
-    def _is_here(self, partition: int) -> bool:
-        cluster = self.context.cluster
-        return cluster.coordinator(OFFSETS_TOPIC, partition).node_id == cluster.node_id
-
     async def _shard(self, partition: int) -> Shard:
         if self._is_stopping:
             raise RequestError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         shard = self._shards.get(partition)
-        if not self._is_here(partition):
+        if not self.context.coordinates(OFFSETS_TOPIC, partition):
             if shard is not None:
                 self._unload(shard)
             raise RequestError(ErrorCode.NOT_COORDINATOR)
@@ -398,7 +395,7 @@ class GroupCoordinator:
     def _watch(self) -> None:
         """Drop partitions that another server coordinates now: requests for them fail here from now on."""
         for shard in list(self._shards.values()):
-            if not self._is_here(shard.partition):
+            if not self.context.coordinates(OFFSETS_TOPIC, shard.partition):
                 self._unload(shard)
         self._timers.schedule("watch", _WATCH_MS, self._watch)
 
@@ -410,7 +407,7 @@ class GroupCoordinator:
         def due() -> None:
             if shard.is_closed:
                 return
-            if self._is_here(shard.partition):
+            if self.context.coordinates(OFFSETS_TOPIC, shard.partition):
                 callback()
             else:
                 self._unload(shard)

@@ -393,22 +393,22 @@ def _all_topics(context: ServerContext, live: Mapping[bytes, bytes]) -> Sequence
 
 
 def _fetched(
-    context: ServerContext, shard: Shard, group_id: str, named: TopicPartition, require_stable: bool
+    context: ServerContext, shard: Shard, group_id: str, topic_partition: TopicPartition, require_stable: bool
 ) -> wire.OffsetFetchResponsePartitions:
-    if named.partition < 0:
-        return _unknown_offset(named.partition, ErrorCode.NONE)
-    key, log, topics = offset_key(group_id, named), shard.log, known_topics(context)
+    if topic_partition.partition < 0:
+        return _unknown_offset(topic_partition.partition, ErrorCode.NONE)
+    key, log, topics = offset_key(group_id, topic_partition), shard.log, known_topics(context)
     if require_stable and any(
-        topics.has_committed(named.topic, parse_offset_value(value).topic_id, written_at)
+        topics.has_committed(topic_partition.topic, parse_offset_value(value).topic_id, written_at)
         for written_at, value in log.pending(group_id, key)
     ):
-        return _unknown_offset(named.partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        return _unknown_offset(topic_partition.partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     value = log.records(group_id).get(key)
     committed = None if value is None else parse_offset_value(value)
-    if committed is None or not topics.has_committed(named.topic, committed.topic_id, log.written_at(key)):
-        return _unknown_offset(named.partition, ErrorCode.NONE)
+    if committed is None or not topics.has_committed(topic_partition.topic, committed.topic_id, log.written_at(key)):
+        return _unknown_offset(topic_partition.partition, ErrorCode.NONE)
     return wire.OffsetFetchResponsePartitions(
-        partition_index=named.partition,
+        partition_index=topic_partition.partition,
         committed_offset=committed.offset,
         committed_leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,

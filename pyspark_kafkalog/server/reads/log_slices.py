@@ -71,12 +71,12 @@ class LogSlices:
         self._positions = Positions()
         self._remote: RecentlyUsed[_RemoteKey, _KeptReader] = RecentlyUsed(_REMOTE_READERS_MAX)
 
-    def cached(self, of: PartitionSnapshot, offset: int, limits: SliceLimits) -> Slice:
+    def cached(self, snapshot: PartitionSnapshot, offset: int, limits: SliceLimits) -> Slice:
         """The batches from the one that holds `offset` on, without waiting for a disk.
 
         Raises BlockingIOError if that cannot be told at once, CorruptRecordError.
         """
-        directory = of.local_directory
+        directory = snapshot.local_directory
         noted = None if directory is None else self._positions.get(str(directory), offset)
         kept = None if noted is None else self._files.kept(noted.path)
         if noted is None or kept is None:
@@ -84,66 +84,66 @@ class LogSlices:
         segment, size_bytes = kept
         if (segment.device, segment.inode) != (noted.device, noted.inode):
             raise BlockingIOError("the segment was replaced")
-        end_position = _end_position(of, segment, size_bytes)
+        end_position = _end_position(snapshot, segment, size_bytes)
         if noted.position >= end_position:
             raise BlockingIOError("the batch is in the next segment")
-        return self._slice(of, segment, end_position, noted.position, offset, limits, read_cached)
+        return self._slice(snapshot, segment, end_position, noted.position, offset, limits, read_cached)
 
-    def waiting(self, of: PartitionSnapshot, offset: int, limits: SliceLimits) -> Slice:
+    def waiting(self, snapshot: PartitionSnapshot, offset: int, limits: SliceLimits) -> Slice:
         """The batches from the one that holds `offset` on; none if the log has no batch from there to the end offset.
 
         Raises OffsetOutOfRangeError if the offset is below all extents, or an object of its extent is missing,
         CorruptRecordError, ObjectStoreError, OSError.
         """
-        kept = self._remote.pop(_remote_key(of, offset))
+        kept = self._remote.pop(_remote_key(snapshot, offset))
         if kept is not None:
             try:
-                return self._read_on(of, kept, offset, limits)
+                return self._read_on(snapshot, kept, offset, limits)
             except FileNotFoundError:
                 pass  # replaced since, by extents that are looked up now
         found = search_from(
-            of.extents(),
+            snapshot.extents(),
             offset,
             limits.end_offset,
-            lambda extent: self._of_extent(of, extent, offset, limits),
-            partition=of.topic_partition,
-            high_watermark=of.high_watermark,
+            lambda extent: self._of_extent(snapshot, extent, offset, limits),
+            partition=snapshot.topic_partition,
+            high_watermark=snapshot.high_watermark,
         )
         return nothing(offset) if found is None else found
 
-    def aborted(self, of: PartitionSnapshot, offset: int, found: Slice) -> list[AbortedTxn]:
+    def aborted(self, snapshot: PartitionSnapshot, offset: int, found: Slice) -> list[AbortedTxn]:
         """The aborted transactions that overlap the slice from `offset` on, by first offset.
 
         Raises CorruptIndexError, ObjectStoreError, OSError.
         """
         if not found.may_be_transactional:
             return []
-        extents = of.extents()
+        extents = snapshot.extents()
         aborted = extents.aborted_transactions(offset, found.next_offset)
         if aborted.indexed_until > offset and not isinstance(found.records, FileSlice):
             data = np.frombuffer(found.records, np.uint8)
             batches = scan_batches(data, file=extents.name).batches
             run = BatchRun(extents.name, data, 0, batches)
-            reader = LogReader(extents, of.topic_partition)
+            reader = LogReader(extents, snapshot.topic_partition)
             read = CommittedBatches(lambda _: aborted, reader, found.next_offset, is_whole=True)
             read.keep(run)
             read.finish()
         return sorted(aborted.transactions, key=attrgetter("first_offset", "producer_id"))
 
-    def _of_extent(self, of: PartitionSnapshot, extent: Extent, offset: int, limits: SliceLimits) -> Slice | None:
+    def _of_extent(self, snapshot: PartitionSnapshot, extent: Extent, offset: int, limits: SliceLimits) -> Slice | None:
         """None if the extent has no batch at or above the offset. Raises FileNotFoundError."""
         if not isinstance(extent, LocalExtent):
-            return self._remote_slice(of, extent, offset, limits)
+            return self._remote_slice(snapshot, extent, offset, limits)
         segment, size_bytes = self._files.open(extent.directory, extent.base_offset)
-        end_position = _end_position(of, segment, size_bytes)
+        end_position = _end_position(snapshot, segment, size_bytes)
         position = SegmentSlicer(segment, end_position, read_waiting).locate(offset)
         if position is None:
             return None
-        return self._slice(of, segment, end_position, position, offset, limits, read_waiting)
+        return self._slice(snapshot, segment, end_position, position, offset, limits, read_waiting)
 
     def _slice(
         self,
-        of: PartitionSnapshot,
+        snapshot: PartitionSnapshot,
         segment: OpenSegment,
         end_position: int,
         position: int,
@@ -152,14 +152,16 @@ class LogSlices:
         read: Read,
     ) -> Slice:
         found = SegmentSlicer(segment, end_position, read).slice(position, offset, limits)
-        self._positions.note(str(of.local_directory), found.next_offset, segment, position + found.size_bytes)
+        self._positions.note(str(snapshot.local_directory), found.next_offset, segment, position + found.size_bytes)
         return found
 
-    def _remote_slice(self, of: PartitionSnapshot, extent: Extent, offset: int, limits: SliceLimits) -> Slice | None:
+    def _remote_slice(
+        self, snapshot: PartitionSnapshot, extent: Extent, offset: int, limits: SliceLimits
+    ) -> Slice | None:
         opened = open_at(extent, offset)
-        return None if opened is None else self._read_on(of, _KeptReader(*opened), offset, limits)
+        return None if opened is None else self._read_on(snapshot, _KeptReader(*opened), offset, limits)
 
-    def _read_on(self, of: PartitionSnapshot, kept: _KeptReader, offset: int, limits: SliceLimits) -> Slice:
+    def _read_on(self, snapshot: PartitionSnapshot, kept: _KeptReader, offset: int, limits: SliceLimits) -> Slice:
         """The batches from the reader's position on; caches the reader for the next fetch, or closes it."""
         reader, position = kept
         is_kept = False
@@ -168,7 +170,7 @@ class LogSlices:
             end = position + found.size_bytes
             if found.size_bytes and end < reader.size_bytes:
                 is_kept = True
-                for dropped in self._remote.put(_remote_key(of, found.next_offset), _KeptReader(reader, end)):
+                for dropped in self._remote.put(_remote_key(snapshot, found.next_offset), _KeptReader(reader, end)):
                     dropped.reader.close()
             return found
         except DiskFormatError as error:
@@ -178,17 +180,17 @@ class LogSlices:
                 reader.close()
 
 
-def _remote_key(of: PartitionSnapshot, offset: int) -> _RemoteKey:
-    return _RemoteKey(of.topic_id or of.topic, of.partition, offset)
+def _remote_key(snapshot: PartitionSnapshot, offset: int) -> _RemoteKey:
+    return _RemoteKey(snapshot.topic_id or snapshot.topic, snapshot.partition, offset)
 
 
-def _end_position(of: PartitionSnapshot, segment: OpenSegment, size_bytes: int) -> int:
+def _end_position(snapshot: PartitionSnapshot, segment: OpenSegment, size_bytes: int) -> int:
     """Where the segment's committed bytes end. Behind them a crashed writer, or one at work, may have left others.
 
     Of a broker's directory the size is that of the file, whose tail may be torn: the end offset is below it then.
     """
-    if segment.base_offset == of.active_base_offset and of.active_size_bytes >= 0:
-        return min(of.active_size_bytes, size_bytes)
+    if segment.base_offset == snapshot.active_base_offset and snapshot.active_size_bytes >= 0:
+        return min(snapshot.active_size_bytes, size_bytes)
     return size_bytes
 
 

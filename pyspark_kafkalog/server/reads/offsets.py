@@ -79,14 +79,14 @@ def epoch_error(found: PartitionSnapshot, current_leader_epoch: int) -> ErrorCod
     return ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
-def error_code(error: Exception, of: object) -> ErrorCode:
+def error_code(error: Exception, snapshot: object) -> ErrorCode:
     """The code for an error of reading the partition `of`. It is logged unless it concerns the client alone."""
     if not isinstance(error, (KafkalogError, OSError)):
         raise error
     # As a broker does: the client stops at a damaged batch, which asking again does not mend.
     code = ErrorCode.CORRUPT_MESSAGE if isinstance(error, CorruptRecordError) else error_code_of(error)
     if not isinstance(error, (OffsetOutOfRangeError, UnknownTopicError)):
-        _LOG.error("%s: %s", of, error)
+        _LOG.error("%s: %s", snapshot, error)
     return code
 
 
@@ -164,14 +164,14 @@ class OffsetLists:
         if wanted.timestamp < 0 and version < _FROM_VERSION.get(wanted.timestamp, version + 1):
             return _failed(wanted, ErrorCode.UNSUPPORTED_VERSION)
         try:
-            of = self._partitions.find(topic, wanted.partition_index)
-            if of is None:
+            snapshot = self._partitions.find(topic, wanted.partition_index)
+            if snapshot is None:
                 return _failed(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            error = epoch_error(of, wanted.current_leader_epoch)
+            error = epoch_error(snapshot, wanted.current_leader_epoch)
             if error is not None:
                 return _failed(wanted, error)
-            end_offset = of.last_stable_offset if is_committed else of.high_watermark
-            found = _offset_at(context, of, wanted.timestamp, end_offset)
+            end_offset = snapshot.last_stable_offset if is_committed else snapshot.high_watermark
+            found = _offset_at(context, snapshot, wanted.timestamp, end_offset)
         except Exception as raised:
             return _failed(wanted, error_code(raised, f"{topic}-{wanted.partition_index}"))
         return ListOffsetsPartitionResponse(
@@ -182,33 +182,39 @@ class OffsetLists:
         )
 
 
-def _offset_at(context: ServerContext, of: PartitionSnapshot, timestamp_ms: int, end_offset: int) -> TimestampAndOffset:
+def _offset_at(
+    context: ServerContext, snapshot: PartitionSnapshot, timestamp_ms: int, end_offset: int
+) -> TimestampAndOffset:
     special: dict[int, Callable[[], TimestampAndOffset | None]] = {
-        LATEST: lambda: TimestampAndOffset(_UNKNOWN, end_offset, of.leader_epoch),
-        EARLIEST: lambda: _with_epoch(context, of, of.readable_start_offset),
-        MAX_TIMESTAMP: lambda: _reader(context, of).offset_of_max_timestamp(of.readable_start_offset, end_offset),
-        EARLIEST_LOCAL: lambda: _with_epoch(context, of, of.local_log_start_offset),
-        LATEST_TIERED: lambda: _with_epoch(context, of, of.latest_tiered_offset),
-        EARLIEST_PENDING_UPLOAD: lambda: _with_epoch(context, of, of.earliest_pending_upload_offset),
+        LATEST: lambda: TimestampAndOffset(_UNKNOWN, end_offset, snapshot.leader_epoch),
+        EARLIEST: lambda: _with_epoch(context, snapshot, snapshot.readable_start_offset),
+        MAX_TIMESTAMP: lambda: _reader(context, snapshot).offset_of_max_timestamp(
+            snapshot.readable_start_offset, end_offset
+        ),
+        EARLIEST_LOCAL: lambda: _with_epoch(context, snapshot, snapshot.local_log_start_offset),
+        LATEST_TIERED: lambda: _with_epoch(context, snapshot, snapshot.latest_tiered_offset),
+        EARLIEST_PENDING_UPLOAD: lambda: _with_epoch(context, snapshot, snapshot.earliest_pending_upload_offset),
     }
     if timestamp_ms in special:
         found = special[timestamp_ms]()
     else:
-        found = _reader(context, of).offset_for_timestamp(timestamp_ms, of.readable_start_offset, end_offset)
+        found = _reader(context, snapshot).offset_for_timestamp(
+            timestamp_ms, snapshot.readable_start_offset, end_offset
+        )
     return _NOT_FOUND if found is None else found
 
 
-def _reader(context: ServerContext, of: PartitionSnapshot) -> LogReader:
+def _reader(context: ServerContext, snapshot: PartitionSnapshot) -> LogReader:
     native = native_or_none(context.root)
     if native is None:
-        return LogReader(of.extents(), of.topic_partition)
-    record_max_bytes = native.log_config(of.topic).max_decompressed_message_bytes
-    return LogReader(of.extents(), of.topic_partition, record_max_bytes=record_max_bytes)
+        return LogReader(snapshot.extents(), snapshot.topic_partition)
+    record_max_bytes = native.log_config(snapshot.topic).max_decompressed_message_bytes
+    return LogReader(snapshot.extents(), snapshot.topic_partition, record_max_bytes=record_max_bytes)
 
 
-def _with_epoch(context: ServerContext, of: PartitionSnapshot, offset: int) -> TimestampAndOffset:
+def _with_epoch(context: ServerContext, snapshot: PartitionSnapshot, offset: int) -> TimestampAndOffset:
     """An offset that is no record's, with the leader epoch in which it was, or will be, written."""
-    epoch = UNDEFINED_EPOCH if offset < 0 else epoch_at(epochs_of(context.root, of), offset)
+    epoch = UNDEFINED_EPOCH if offset < 0 else epoch_at(epochs_of(context.root, snapshot), offset)
     return TimestampAndOffset(_UNKNOWN, offset, epoch)
 
 

@@ -25,10 +25,11 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias, TypeVar
 
-from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, ProducerFencedError, TopicExistsError
+from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, ProducerFencedError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, ProducerIdsRecord
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
+from pyspark_kafkalog.root.internal_topic import ensure_internal_topic
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.transactions.appends import MarkerFloor
 from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata
@@ -83,11 +84,8 @@ class TransactionCoordinator:
 
     def is_coordinator(self, transactional_id: str) -> bool:
         """Whether this server names itself as the coordinator of the id."""
-        return self._has_partition(partition_of_transactional_id(self.context, transactional_id))
-
-    def _has_partition(self, partition: int) -> bool:
-        cluster = self.context.cluster
-        return cluster.coordinator(TRANSACTION_STATE_TOPIC, partition).node_id == cluster.node_id
+        partition = partition_of_transactional_id(self.context, transactional_id)
+        return self.context.coordinates(TRANSACTION_STATE_TOPIC, partition)
 
     async def ensure_topic(self) -> None:
         """Create `__transaction_state`, with Kafka's settings for it, if it does not exist."""
@@ -95,18 +93,14 @@ class TransactionCoordinator:
             await self.context.run(self._create_topic)
 
     def _create_topic(self) -> None:
-        self.root.refresh()
-        if TRANSACTION_STATE_TOPIC in self.root.store.image.topics:
-            return
         config = self.root.broker_config()
-        configs = {
-            "cleanup.policy": "compact",
-            "compression.type": "uncompressed",
-            "segment.bytes": str(config.transaction_state_log_segment_bytes),
-        }
-        with contextlib.suppress(TopicExistsError):  # another process has created it meanwhile
-            self.root.create_topic(TRANSACTION_STATE_TOPIC, config.transaction_state_log_num_partitions, configs)
-        self.root.refresh()
+        ensure_internal_topic(
+            self.root,
+            TRANSACTION_STATE_TOPIC,
+            config.transaction_state_log_num_partitions,
+            compression="uncompressed",
+            segment_bytes=config.transaction_state_log_segment_bytes,
+        )
 
     async def find(self, transactional_id: str) -> TransactionMetadata | None:
         """The id in the newest image."""
@@ -142,7 +136,7 @@ class TransactionCoordinator:
     def _coordinated_logs(self, image: MetadataImage) -> Iterator[StateLog]:
         topic = image.topics.get(TRANSACTION_STATE_TOPIC)
         for each in () if topic is None else topic.partitions:
-            if each.high_watermark > 0 and self._has_partition(each.partition):
+            if each.high_watermark > 0 and self.context.coordinates(TRANSACTION_STATE_TOPIC, each.partition):
                 yield self.logs.log(each.partition)
 
     # Deciding

@@ -116,9 +116,7 @@ class TransactionalOffsetHandlers:
             return ErrorCode.INVALID_GROUP_ID
         if not body.transactional_id:
             return ErrorCode.INVALID_REQUEST
-        cluster = context.cluster
-        partition = offsets_partition(context, body.group_id).partition
-        if cluster.coordinator(OFFSETS_TOPIC, partition).node_id != cluster.node_id:
+        if not context.coordinates(OFFSETS_TOPIC, offsets_partition(context, body.group_id).partition):
             return ErrorCode.NOT_COORDINATOR
         return ErrorCode.NONE
 
