@@ -56,7 +56,7 @@ from pyspark_kafkalog.maintenance.cleaner.offset_map import (
 )
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanOffset
 from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, empty_report, left_to_another_run
-from pyspark_kafkalog.maintenance.jobs.runner import JobRun
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun, even_slices
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -179,13 +179,7 @@ class _Coordinator:
         if self.logs.shares_files:
             return [(number, number + 1) for number in range(len(groups))]
         sizes = [sum(segment.size_bytes for segment in group) for group in groups]
-        total, count = max(sum(sizes), 1), min(self.tasks.slots, len(groups))
-        slices: list[list[int]] = [[] for _ in range(count)]
-        done = 0
-        for number, size_bytes in enumerate(sizes):
-            slices[min((done + size_bytes // 2) * count // total, count - 1)].append(number)
-            done += size_bytes
-        return [(numbers[0], numbers[-1] + 1) for numbers in slices if numbers]
+        return even_slices(sizes, min(self.tasks.slots, len(groups)))
 
     def _all(self, futures: Sequence[Future[Any]]) -> list[Any]:
         """The results in order. The first failure is raised at once, and calls that have not begun are cancelled."""

@@ -206,6 +206,17 @@ def chunks(partitions: Sequence[TopicPartition], slots: int, partitions_max: int
     return [partitions[at : at + chunk_size] for at in range(0, len(partitions), chunk_size)]
 
 
+def even_slices(sizes: Sequence[int], count: int) -> list[tuple[int, int]]:
+    """The first and the end of at most `count` slices of neighbours, whose sums of `sizes` are about equal."""
+    total = max(sum(sizes), 1)
+    slices: list[list[int]] = [[] for _ in range(count)]  # bounded: a setting
+    done = 0
+    for number, size in enumerate(sizes):
+        slices[min((done + size // 2) * count // total, count - 1)].append(number)
+        done += size
+    return [(numbers[0], numbers[-1] + 1) for numbers in slices if numbers]
+
+
 def run_chunks(
     tasks: Tasks,
     partitions: Sequence[TopicPartition],

@@ -41,14 +41,12 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, empty_report
+from pyspark_kafkalog.maintenance.jobs.runner import even_slices
 from pyspark_kafkalog.maintenance.objects.clean_up import finish_job
 from pyspark_kafkalog.maintenance.objects.segments import append_run, replace_extents, segments_record
 from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.metadata_records import (
-    SegmentObject,
-    SegmentObjectsRecord,
-)
+from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject, SegmentObjectsRecord
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectStore
 from pyspark_kafkalog.root.admin import broker_config
@@ -88,15 +86,8 @@ def merge_tasks(
     """`partitions`, which have runs or not, for at most `tasks_max` tasks."""
     ordered = sorted(partitions)
     sizes = [image.partition(each.topic, each.partition).runs.size_bytes for each in ordered]
-    total = sum(sizes)
-    count = max(min(tasks_max, -(-total // TASK_BYTES)), 1)
-    slices: list[list[TopicPartition]] = [[] for _ in range(count)]  # bounded: a setting
-    done = 0
-    for each, size_bytes in zip(ordered, sizes, strict=True):
-        middle = done + size_bytes // 2
-        slices[min(middle * count // max(total, 1), count - 1)].append(each)
-        done += size_bytes
-    return [each for each in slices if each]
+    count = max(min(tasks_max, -(-sum(sizes) // TASK_BYTES)), 1)
+    return [ordered[first:end] for first, end in even_slices(sizes, count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,10 +275,7 @@ def merge_round(
     if not planned.plans:
         return []
     results: list[Merged] = []
-    with (
-        ScratchDirectory("merge", within=scratch) as top,
-        Spool(planned.ranges, top) as spool,
-    ):
+    with ScratchDirectory("merge", within=scratch) as top, Spool(planned.ranges, top) as spool:
         for plan in planned.plans:
             merge = _PartitionMerge(metadata, image, objects, configs[plan.of.topic], plan, spool, clock)
             results.append(merge.put(top))
@@ -297,13 +285,7 @@ def merge_round(
         if result.segments
     ]
     made = replace_extents(metadata, objects, records, operation=OPERATION)
-    return [each if each.topic_partition in made else _lost(each) for each in results]
-
-
-def _lost(merged: Merged) -> Merged:
-    return Merged(
-        merged.topic_partition, merged.runs_count, merged.replaced_count, merged.size_bytes, error=merged.error
-    )
+    return [each if each.topic_partition in made else replace(each, segments=()) for each in results]
 
 
 @dataclass(frozen=True, slots=True)
