@@ -8,9 +8,9 @@ cleaner/    compaction: Kafka's log cleaner
 merge       merging small closed segments
 tier        copying closed segments to remote storage
 verify/     checking every byte
-reindex     rebuilding indexes and producer snapshots from the `.log` files
+reindex     rebuilding indexes and producer snapshots from the `.log` of segments
 repair      rebuilding derived files after a verification
 export/     backups, and the return to a broker
-objects/    merging, reindexing and cleaning up in object stores
+objects/    merging and cleaning up in object stores
 metrics     metrics under Kafka's names
 """

@@ -2,6 +2,5 @@
 
 merge      turns the runs of data objects into segment objects
 clean_up   deletes what commits have dropped, and what abandoned writes and merges have left
-reindex    rebuilds the indexes of segment objects
 segments   segments built on disk of batches, fetched, and committed in the place of extents
 """

@@ -12,7 +12,7 @@ from builders.data_objects import T0, Plan, some_batches
 from builders.object_roots import StoredRoot
 
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
-from pyspark_kafkalog.maintenance.objects.reindex import reindex_log
+from pyspark_kafkalog.maintenance.reindex import reindex_log
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.verify.findings import Severity

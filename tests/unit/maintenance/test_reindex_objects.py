@@ -15,8 +15,7 @@ from fakes.stopping_filesystem import Killed
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
-from pyspark_kafkalog.maintenance.objects.reindex import reindex_log
-from pyspark_kafkalog.maintenance.reindex import reindex
+from pyspark_kafkalog.maintenance.reindex import reindex, reindex_log
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.storage.names import TopicPartition
