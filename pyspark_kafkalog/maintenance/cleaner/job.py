@@ -3,7 +3,7 @@
 1. Tasks inspect all partitions of compacted topics, one chunk each. They report partitions that are not due, and remove
    leftovers of earlier runs there; for the others they return the dirty ratio.
 2. The partitions that are due are cleaned, the filthiest first: small ones whole, in one task each; large ones one
-   after the other, with shards of keys and groups of segments as tasks (spread.py), so that the last one does not keep
+   after the other, with shards of keys and groups of segments as tasks (clean.py), so that the last one does not keep
    only one core busy.
 
 Settings of a whole broker hold for all tasks together: each gets its share of log.cleaner.dedupe.buffer.size, as
@@ -24,11 +24,10 @@ from typing import Final
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.cleaner.clean import check, clean_partition, cleanable_logs
+from pyspark_kafkalog.maintenance.cleaner.clean import check, clean_partition, clean_spread, cleanable_logs
 from pyspark_kafkalog.maintenance.cleaner.logs import CLEAN_ACTION, CleanableLogs, CleanerLimits, judge
 from pyspark_kafkalog.maintenance.cleaner.offset_map import ENTRY_BYTES
 from pyspark_kafkalog.maintenance.cleaner.run_record import CleanerRecord, CleanOffset
-from pyspark_kafkalog.maintenance.cleaner.spread import clean_spread
 from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, empty_report, failed
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_chunks
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError, Tasks

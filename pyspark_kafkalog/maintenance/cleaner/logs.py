@@ -1,6 +1,6 @@
 """The logs that a cleaning works on: what it needs of them, and those of roots on a file system.
 
-    CleanableLogs   what clean.py and spread.py ask for, of either kind of root
+    CleanableLogs   what clean.py asks for, of either kind of root
     CleanedFiles    segments as files: replaced by swaps (maintenance/swap.py), under the partition's maintenance lock
     CleanedObjects  segment objects: replaced by commits (objects.py)
 

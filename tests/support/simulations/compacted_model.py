@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import pyarrow as pa
 
-from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition, clean_spread
 from pyspark_kafkalog.maintenance.cleaner.logs import CleanerLimits
-from pyspark_kafkalog.maintenance.cleaner.spread import clean_spread
 from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA

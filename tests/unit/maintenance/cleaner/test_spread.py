@@ -15,10 +15,9 @@ from fakes.thread_tasks import ThreadTasks
 from repository import FIXTURES
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
+from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition, clean_spread
 from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
 from pyspark_kafkalog.maintenance.cleaner.logs import CleanerLimits
-from pyspark_kafkalog.maintenance.cleaner.spread import clean_spread
 from pyspark_kafkalog.maintenance.jobs.partition import (
     ANOTHER_RUN,
     MaintenanceLostError,
