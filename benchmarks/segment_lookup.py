@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES
-from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
+from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES, OffsetIndex
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX
 from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader

@@ -49,10 +49,8 @@ from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import cleaned_offsets
-from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
-from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
+from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET, OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
-from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.transaction_index import read_aborted
 from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import FileSystem

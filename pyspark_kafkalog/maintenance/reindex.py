@@ -79,8 +79,8 @@ from pyspark_kafkalog.root.leader_epochs import leader_epochs
 from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.storage.artefacts.index_file import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, parse_epochs
-from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import (
     NO_OFFSET,
@@ -89,7 +89,6 @@ from pyspark_kafkalog.storage.artefacts.producer_snapshot import (
     encode_snapshot,
     read_snapshot,
 )
-from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY, parse_aborted
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system, open_to_read
 from pyspark_kafkalog.storage.log.isolation import SegmentTransactions
@@ -110,8 +109,7 @@ from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.storage.segment.recovery import RebuiltIndexes, read_indexes
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place, log_key, segment_keys
-from pyspark_kafkalog.tiered.own_segments import put_segment
+from pyspark_kafkalog.tiered.own_segments import OwnLayout, index_place, log_key, put_segment, segment_keys
 from pyspark_kafkalog.tiered.remote_log import RemoteExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import INT64_MAX

@@ -56,7 +56,7 @@ from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, LEADER_EPOCH_CHECKPO
 from pyspark_kafkalog.storage.segment.recovery import check_closed_segment
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments
 from pyspark_kafkalog.tiered.own_segments import put_segment
-from pyspark_kafkalog.tiered.own_storage import LOCATION_CONFIG, OwnStorage
+from pyspark_kafkalog.tiered.remote_storage import LOCATION_CONFIG, OwnStorage
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import MIB
 

@@ -48,8 +48,7 @@ from pyspark_kafkalog.notebook.records import iso_text
 from pyspark_kafkalog.notebook.tables import SegmentInfo, max_timestamp_ms
 from pyspark_kafkalog.record.reference import Record, decode_batch
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_DTYPE
-from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_DTYPE, TimeIndex
+from pyspark_kafkalog.storage.artefacts.index_file import OFFSET_INDEX_DTYPE, TIME_INDEX_DTYPE, TimeIndex
 from pyspark_kafkalog.storage.segment.extent import Extent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.units import plural, size_text

@@ -52,9 +52,8 @@ from pyspark_kafkalog.root.brokers.image import read_topic_configs
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
-from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES
+from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES, TimeIndex
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
-from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,

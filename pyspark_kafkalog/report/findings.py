@@ -16,7 +16,7 @@ from pyspark_kafkalog.report.facts import (
     TopicFacts,
 )
 from pyspark_kafkalog.root.brokers.notices import BrokerProcess, broker_process, reason_and_advice
-from pyspark_kafkalog.storage.path_list import split_paths
+from pyspark_kafkalog.storage.below_root import split_paths
 from pyspark_kafkalog.units import HOUR_MS, iso_utc, plural, size_text
 
 _PROBLEM, _WARNING, _NOTE = FINDING_SEVERITIES

@@ -48,6 +48,7 @@ from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.root.transactions.states import timestamp_at
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties
+from pyspark_kafkalog.storage.below_root import absolute_paths
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (
@@ -57,7 +58,6 @@ from pyspark_kafkalog.storage.names import (
     TopicPartition,
     partition_path,
 )
-from pyspark_kafkalog.storage.path_list import absolute_paths
 from pyspark_kafkalog.units import plural, size_text
 
 _LOG: Final = logging.getLogger(__name__)

@@ -69,6 +69,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
     write_meta_properties,
     write_topic_id,
 )
+from pyspark_kafkalog.storage.below_root import split_paths
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
 from pyspark_kafkalog.storage.names import (
     META_PROPERTIES,
@@ -76,7 +77,6 @@ from pyspark_kafkalog.storage.names import (
     parse_partition_dir,
     random_uuid,
 )
-from pyspark_kafkalog.storage.path_list import split_paths
 
 #: The id that Kafka reserves for the metadata topic (Uuid.METADATA_TOPIC_ID).
 METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"

@@ -32,8 +32,8 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import broker_log_starts
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity, read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
 from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition, partition_path
-from pyspark_kafkalog.tiered.own_storage import OwnStorage, own_remote_log
 from pyspark_kafkalog.tiered.remote_log import RemoteLog
+from pyspark_kafkalog.tiered.remote_storage import OwnStorage, own_remote_log
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.values import check_one_of
 

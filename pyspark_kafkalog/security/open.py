@@ -23,8 +23,8 @@ from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.security.guarded_root import GuardedRoot
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, another_root_error, check_identity
+from pyspark_kafkalog.storage.below_root import split_paths
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
-from pyspark_kafkalog.storage.path_list import split_paths
 from pyspark_kafkalog.threads import bound_address_space
 
 if TYPE_CHECKING:

@@ -1,9 +1,8 @@
 """Kafka's files on disk, without a root's metadata. In reading order:
 
 names        names of topics, partition directories and files
-path_list    several directories as one path
 direct_io    writes past the page cache
-below_root   opening files and directories of a root without following links
+below_root   opening files and directories of a root without following links; several directories as one path
 filesystem   the calls that change the file system; flush modes; file operations in threads; the clock
 artefacts/   the small files of a partition directory and of a root, one format a module
 segment/     one segment: its log file and its indexes

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, Type
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
-from pyspark_kafkalog.storage.artefacts.index_file import MappedIndex
-from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
-from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
+from pyspark_kafkalog.storage.artefacts.index_file import MappedIndex, OffsetIndex, TimeIndex
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, parse_aborted
 from pyspark_kafkalog.tiered.byte_source import LogContent, RemoteBytes
 from pyspark_kafkalog.tiered.index_cache import process_cache
@@ -223,7 +221,7 @@ def broker_log(
     highest_offset: int,
     known_end_offset: int,
 ) -> RemoteLog:
-    """The remote log of segments that a broker has copied, as `lineage.readable_segments` returns them."""
+    """The remote log of segments that a broker has copied, as `readable_segments` returns them."""
     return RemoteLog(
         segments=segments,
         indexed=tuple(filter(has_transaction_index, segments)),

@@ -1,11 +1,23 @@
-"""Remote storage: the store that brokers copied segments to, and the layout of its objects.
+"""Where segments in a store are: the storage of brokers, and that of a root which copies its own segments.
 
-`RemoteStorage` is a small record that travels to tasks; each process opens the store once, after its fork. The layout
-is found by looking at some objects if the user has not named it.
+`RemoteStorage` is the store that brokers copied segments to, with the layout of its objects, which is found by looking
+at some objects if the user has not named it. `OwnStorage` is where a root on a file system copies its closed segments
+to, by the root's broker-level configurations:
+
+    rsm.config.location   URL of a place in an object store, or absolute path of a directory that all machines see
+    rsm.config.layout     the layout of the objects (own_segments.py)
+
+The configurations are in the commit log, like all others; they hold no credentials. Those come from the environment of
+each process, or from the store options with which the root was opened. Both storages are small records that travel to
+tasks; each process opens the store once, after its fork.
+
+The image names the segments of a partition in the own storage (metadata/image.PartitionImage), so that nothing is
+listed, and a plan carries what its tasks read.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -13,16 +25,27 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.object_store.location import parse_location
+from pyspark_kafkalog.config.broker import BrokerConfig
+from pyspark_kafkalog.errors import InvalidConfigError, InvalidOptionError
+from pyspark_kafkalog.metadata.image import PartitionImage, TopicImage
+from pyspark_kafkalog.metadata.messages.metadata_records import DroppedSegment, SegmentObject
+from pyspark_kafkalog.object_store.location import ObjectLocation, parse_location
 from pyspark_kafkalog.object_store.settings import StoreSettings, store_settings
 from pyspark_kafkalog.tiered.layouts.aiven import MANIFEST, AivenLayout, find_prefix, parse_key
 from pyspark_kafkalog.tiered.layouts.local import FOLDER, LocalLayout, parse_file, parse_folder
 from pyspark_kafkalog.tiered.layouts.segment_objects import SegmentLayout
 from pyspark_kafkalog.tiered.objects import DirectoryObjects, ReadableObjects, SegmentStore
+from pyspark_kafkalog.tiered.own_segments import OwnLayout, dropped_keys, segment_keys
+from pyspark_kafkalog.tiered.remote_log import RemoteExtent, RemoteLog, has_transaction_index
+from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 LAYOUTS: Final = ("local", "aiven")
 _LOOKED_AT_MAX: Final = 1000
+LOCATION_CONFIG: Final = "rsm.config.location"
+LAYOUT_CONFIG: Final = "rsm.config.layout"
+
+#: Places, with commas between them, to which log directories may copy segments, and from which they read them.
+PERMITTED_VARIABLE: Final = "KAFKALOG_REMOTE_LOCATIONS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +146,114 @@ def _layout_of(
         if wanted in (None, "aiven") and each.key.endswith(MANIFEST) and parse_key("/".join(parts[-3:])):
             return AivenLayout(find_prefix(store, each.key), base, key_files)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnStorage:
+    """`location` is an absolute path or a URL; `settings` are those of an object store. Can be pickled."""
+
+    location: str
+    layout: OwnLayout
+    settings: StoreSettings | None = None
+
+    @staticmethod
+    def of(config: BrokerConfig, store_options: Mapping[str, str]) -> OwnStorage | None:
+        """The storage of a root with these configurations; None without a location.
+
+        Raises InvalidConfigError for a location that is none, InvalidOptionError for wrong store options.
+        """
+        if not config.rsm_config_location:
+            return None
+        place = _parse(config.rsm_config_location)
+        layout = OwnLayout(config.rsm_config_layout)
+        if isinstance(place, Path):
+            return OwnStorage(str(place), layout)
+        return OwnStorage(place.url, layout, store_settings(place, store_options, hadoop=store_options))
+
+    def store(self) -> SegmentStore:
+        """The store, opened once a process. Makes no request.
+
+        Raises InvalidConfigError if the machine's settings do not permit the place.
+        """
+        check_permitted(self.location)
+        return open_objects(self.location, self.settings)
+
+    def extent(self, of: TopicIdPartition, segment: SegmentObject) -> RemoteExtent[SegmentObject]:
+        """A segment there, to be read."""
+        return RemoteExtent(self.store(), of, segment, self.layout)
+
+    def keys(self, of: TopicIdPartition, segment: SegmentObject) -> tuple[str, ...]:
+        """The keys of all objects that the segment can have."""
+        return segment_keys(of, segment.base_offset, segment.segment_id, self.layout)
+
+    def dropped_keys(self, dropped: DroppedSegment) -> tuple[str, ...]:
+        """The keys of all objects that a dropped segment can have."""
+        return dropped_keys(dropped, self.layout)
+
+
+def own_remote_log(storage: OwnStorage, topic: TopicImage, partition: PartitionImage) -> RemoteLog:
+    """The segments that a root has copied, as of one image; what begins at the local log start is local."""
+    segments = partition.segments
+    end_offset = segments[-1].end_offset if segments else 0
+    return RemoteLog(
+        segments=segments,
+        indexed=tuple(filter(has_transaction_index, segments)),
+        storage=storage,
+        partition=TopicIdPartition(topic.name, topic.topic_id, partition.partition),
+        highest_offset=end_offset - 1,
+        known_end_offset=max(end_offset, partition.state.local_log_start_offset),
+    )
+
+
+def check_permitted(location: str) -> None:
+    """Raise InvalidConfigError if KAFKALOG_REMOTE_LOCATIONS is set and no place in it is `location`, or above it.
+
+    A log directory names the place itself, and one that comes from elsewhere may name any.
+    """
+    permitted = os.environ.get(PERMITTED_VARIABLE)
+    if permitted is None:
+        return
+    place = _canonical(location)
+    for each in filter(None, map(str.strip, permitted.split(","))):
+        above = _canonical(each)
+        if place == above or place.startswith(above.rstrip("/") + "/"):
+            return
+    raise InvalidConfigError(
+        f"{LOCATION_CONFIG}={location} is not permitted on this machine: expected a place of {PERMITTED_VARIABLE}, "
+        f"found {permitted!r}; add the place there if the log directory may copy to it"
+    )
+
+
+def _canonical(location: str) -> str:
+    place = _parse(location)
+    return os.path.realpath(place) if isinstance(place, Path) else place.url
+
+
+def check_location(text: str) -> None:
+    """Raise InvalidConfigError unless `text` can be rsm.config.location."""
+    _parse(text)
+
+
+def check_outside(text: str, root: Path) -> None:
+    """Raise InvalidConfigError if the location is in the log directory `root`, or the other way round."""
+    place = _parse(text) if text else None
+    if not isinstance(place, Path):
+        return
+    place, root = place.resolve(), root.resolve()
+    if place == root or place in root.parents or root in place.parents:
+        raise InvalidConfigError(
+            f"{LOCATION_CONFIG}={text} is not allowed: expected a directory of its own, outside of the log directory "
+            f"{root}"
+        )
+
+
+def _parse(text: str) -> Path | ObjectLocation:
+    try:
+        place = parse_location(text)
+    except InvalidOptionError as error:
+        raise InvalidConfigError(f"{LOCATION_CONFIG} is not allowed: {error}") from None
+    if isinstance(place, Path) and (not place.is_absolute() or ".." in place.parts):
+        raise InvalidConfigError(
+            f"{LOCATION_CONFIG}={text} is not allowed: expected a URL, or an absolute path without '..'"
+        )
+    return place

@@ -44,7 +44,7 @@ from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.root.brokers.quorum import node_id_in, node_id_of
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.storage.below_root import scan
+from pyspark_kafkalog.storage.below_root import absolute_paths, scan, split_paths
 from pyspark_kafkalog.storage.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -60,9 +60,8 @@ from pyspark_kafkalog.storage.names import (
     parse_segment_file,
 )
 from pyspark_kafkalog.storage.objects.data_object import DataKey
-from pyspark_kafkalog.storage.path_list import absolute_paths, split_paths
 from pyspark_kafkalog.tiered.layouts.aiven import parse_key
-from pyspark_kafkalog.tiered.own_layouts import dropped_keys, segment_keys
+from pyspark_kafkalog.tiered.own_segments import dropped_keys, segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.tools.command import Command, Failures, UsageError, add_path, positive, topic_pattern
 from pyspark_kafkalog.tools.output import NO_VALUE, add_output, output_of, table

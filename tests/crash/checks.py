@@ -16,10 +16,9 @@ import pyarrow as pa
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
+from pyspark_kafkalog.storage.artefacts.index_file import OffsetIndex, TimeIndex
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
-from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot
-from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT
 from tests.crash.faults import ReadOnlyFileSystem
 

@@ -76,8 +76,7 @@ from pyspark_kafkalog.storage.names import (
     parse_segment_file,
     partition_path,
 )
-from pyspark_kafkalog.tiered.metadata_topic import remote_segment
-from pyspark_kafkalog.tiered.remote_log_metadata import REMOTE_LOG_METADATA_TOPIC
+from pyspark_kafkalog.tiered.remote_log_metadata import REMOTE_LOG_METADATA_TOPIC, remote_segment
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
 
 #: The files of a copy beside its partitions, and the names of those in its metadata folder that have no offset.

@@ -29,8 +29,8 @@ from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
+from pyspark_kafkalog.storage.below_root import split_paths
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, partition_path, segment_file
-from pyspark_kafkalog.storage.path_list import split_paths
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -48,7 +48,7 @@ from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.objects.data_object import DataKey
 from pyspark_kafkalog.storage.objects.spool import remove_abandoned
 from pyspark_kafkalog.tiered.objects import SegmentStore
-from pyspark_kafkalog.tiered.own_layouts import OwnLayout, dropped_keys, parse_key
+from pyspark_kafkalog.tiered.own_segments import OwnLayout, dropped_keys, parse_key
 from pyspark_kafkalog.units import HOUR_MS
 
 _LOG: Final = logging.getLogger(__name__)

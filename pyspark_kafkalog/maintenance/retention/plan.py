@@ -36,7 +36,7 @@ from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tiered.own_layouts import OwnLayout, log_key
+from pyspark_kafkalog.tiered.own_segments import OwnLayout, log_key
 
 #: A limit of local retention that means: as for the whole log.
 _AS_TOTAL: Final = -2

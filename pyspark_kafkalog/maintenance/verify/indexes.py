@@ -24,9 +24,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.maintenance.verify.findings import REINDEX, FindingSink, Severity
 from pyspark_kafkalog.record.header import NO_TIMESTAMP, Buffer
-from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES
-from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
-from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
+from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES, OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from pyspark_kafkalog.storage.filesystem import pread
 
 _ENTRIES_A_READ: Final = 1 << 16

@@ -65,9 +65,9 @@ from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
 from pyspark_kafkalog.tiered.extents import tiered_extents
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.objects import SegmentStore
-from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place, index_sizes, log_key, segment_keys
-from pyspark_kafkalog.tiered.own_storage import OwnStorage
+from pyspark_kafkalog.tiered.own_segments import OwnLayout, index_place, index_sizes, log_key, segment_keys
 from pyspark_kafkalog.tiered.remote_log import RemoteExtent, RemoteLog
+from pyspark_kafkalog.tiered.remote_storage import OwnStorage
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import INT64_MAX
 

@@ -92,7 +92,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
     write_meta_properties,
     write_topic_id,
 )
-from pyspark_kafkalog.storage.below_root import refuse_link
+from pyspark_kafkalog.storage.below_root import refuse_link, split_paths
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, read_text_file, time_ms
 from pyspark_kafkalog.storage.names import (
     META_PROPERTIES,
@@ -101,9 +101,8 @@ from pyspark_kafkalog.storage.names import (
     TopicPartition,
     partition_path,
 )
-from pyspark_kafkalog.storage.path_list import split_paths
 from pyspark_kafkalog.threads import Workers
-from pyspark_kafkalog.tiered.own_storage import check_outside
+from pyspark_kafkalog.tiered.remote_storage import check_outside
 
 #: A checkpoint written within this time may be a running broker's (replica.high.watermark.checkpoint.interval.ms: 5 s).
 FRESH_S: Final = 15.0

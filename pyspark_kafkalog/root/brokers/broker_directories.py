@@ -47,6 +47,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
     read_meta_properties,
 )
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
+from pyspark_kafkalog.storage.below_root import join_paths
 from pyspark_kafkalog.storage.log.log_state import load_read_only
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
@@ -56,7 +57,6 @@ from pyspark_kafkalog.storage.names import (
     TopicPartition,
     partition_path,
 )
-from pyspark_kafkalog.storage.path_list import join_paths
 from pyspark_kafkalog.storage.segment.extent import LocalExtent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 

@@ -2,7 +2,7 @@
 
 Which segments a partition has is noted in the partitions of `__remote_log_metadata`, of which every broker of a small
 cluster has a replica. If a directory has none that knows the partition, the objects in remote storage are listed
-instead. The partition's own `leader-epoch-checkpoint` decides which segments are of its log (`tiered.lineage`).
+instead. The partition's own `leader-epoch-checkpoint` decides which segments are of its log (`tiered.segments`).
 
 Only files are read, so that a task can look a partition up again when an object turns out to be missing.
 """
@@ -28,12 +28,6 @@ from pyspark_kafkalog.storage.names import (
     PARTITION_METADATA,
     partition_path,
 )
-from pyspark_kafkalog.tiered.lineage import (
-    NO_REMOTE_OFFSET,
-    first_remote_offset,
-    highest_remote_offset,
-    readable_segments,
-)
 from pyspark_kafkalog.tiered.remote_log import RemoteLog, broker_log
 from pyspark_kafkalog.tiered.remote_log_metadata import (
     REMOTE_LOG_METADATA_TOPIC,
@@ -41,7 +35,15 @@ from pyspark_kafkalog.tiered.remote_log_metadata import (
     RemoteLogMetadata,
     metadata_reader,
 )
-from pyspark_kafkalog.tiered.segments import RemoteSegment, RemoteSegmentState, TopicIdPartition
+from pyspark_kafkalog.tiered.segments import (
+    NO_REMOTE_OFFSET,
+    RemoteSegment,
+    RemoteSegmentState,
+    TopicIdPartition,
+    first_remote_offset,
+    highest_remote_offset,
+    readable_segments,
+)
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.tiered.remote_storage import RemoteStorage, RemoteStorageOption

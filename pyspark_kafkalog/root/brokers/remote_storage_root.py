@@ -30,10 +30,9 @@ from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, parse_e
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import decode_snapshot
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.lineage import readable_segments
 from pyspark_kafkalog.tiered.remote_log import RemoteLog, broker_log
 from pyspark_kafkalog.tiered.remote_storage import RemoteStorage, RemoteStorageOption
-from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
+from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition, readable_segments
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.reader import PartitionExtents

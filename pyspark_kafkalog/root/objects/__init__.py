@@ -1,7 +1,6 @@
 """Log directories in an object store. In reading order:
 
 - object_root: the root, and a partition of it as of a plan
-- extents: a partition's log as of an image, and what a LogReader reads of it
-- inline_data: the bytes of small writes, which are inside their commits
+- extents: a partition's log as of an image, and what a LogReader reads of it, inline data too
 - producers: the producers of partitions: sequences and epochs for idempotence, and open transactions
 """

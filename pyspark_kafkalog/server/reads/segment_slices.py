@@ -55,8 +55,7 @@ from pyspark_kafkalog.record.kernels.scan import (
 )
 from pyspark_kafkalog.record.old_formats import OLD_HEAD_BYTES, is_old, old_size_bytes
 from pyspark_kafkalog.server.sending import FileSlice, OpenFile
-from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES
-from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
+from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES, OffsetIndex
 from pyspark_kafkalog.storage.filesystem import pread, share_of_descriptors
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, segment_file
 from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX

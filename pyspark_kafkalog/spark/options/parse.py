@@ -59,9 +59,9 @@ from pyspark_kafkalog.spark.options.table import (
     refusal,
 )
 from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
+from pyspark_kafkalog.storage.below_root import join_paths, split_paths
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition, parse_partition_dir
-from pyspark_kafkalog.storage.path_list import join_paths, split_paths
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.tiered.remote_storage import RemoteStorageOption

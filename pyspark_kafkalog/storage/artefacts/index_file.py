@@ -1,6 +1,22 @@
-"""Base of the offset index and the time index: a file of fixed-size entries, memory-mapped and searched.
+"""The offset index and the time index of a segment: files of fixed-size entries, memory-mapped and searched.
 
     entry 0 | entry 1 | ... | entry n-1 | zeros up to the preallocated length, while the segment is active
+
+`<base offset>.index` maps a record's offset to the byte of the `.log` file from which to read. 8 bytes an entry,
+offsets and positions increasing; sparse (one entry about every `index.interval.bytes`):
+
+    0   relative offset  int32  last offset of a batch, minus the segment's base offset
+    4   position         int32  first byte of that batch in the .log file
+
+`<base offset>.timeindex` maps a timestamp to an offset before which no record is that late. 12 bytes an entry,
+timestamps increasing. An entry (t, o) means that every record with a timestamp above t has an offset above the batch of
+o. The last entry of a rolled segment is its largest timestamp:
+
+    0   timestamp        int64  ms, the largest in the segment so far
+    8   relative offset  int32  last offset of the batch that first had it, minus the segment's base offset
+
+Both are big-endian. Entries are hints: a missing entry costs a longer scan, and a crash may leave a file short or with
+a zero tail.
 
 Entries are written with `pwrite` through FileSystem and read through a read-only mapping of the same pages, which a
 writer creates on its first search. `trim` (roll, close) removes the zero tail. After SIGKILL it stays, so the number of
@@ -10,7 +26,7 @@ Other processes map the file while its writer trims it, and a load from a mapped
 process. Therefore a reader maps only the entries, which it counts with `pread`, and a writer that drops entries
 replaces the file atomically instead of shortening it.
 
-Source of the rules: org.apache.kafka.storage.internals.log.AbstractIndex.
+Source of the rules: AbstractIndex, OffsetIndex and TimeIndex of org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
@@ -19,13 +35,17 @@ import contextlib
 import mmap
 import os
 import struct
+from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, Final, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptIndexError, InvalidConfigError, checked_count
-from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.record.header import NO_TIMESTAMP, Buffer
 from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, open_to_read, pread
 from pyspark_kafkalog.storage.names import LOG_SUFFIX
@@ -39,6 +59,16 @@ _WARM_BYTES: Final = 8192  # Most lookups are near the end; searching there firs
 _NOT_OPEN: Final = -1
 
 _Index = TypeVar("_Index", bound="MappedIndex")
+#: One row per entry: absolute offset and position in the .log file, native byte order.
+OFFSET_INDEX_DTYPE: Final = np.dtype([("offset", np.int64), ("position", np.int64)])
+
+#: An entry as stored in the file.
+OFFSET_INDEX_ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
+#: One row per entry: timestamp in ms and absolute offset, native byte order.
+TIME_INDEX_DTYPE: Final = np.dtype([("timestamp_ms", np.int64), ("offset", np.int64)])
+
+#: An entry as stored in the file.
+TIME_INDEX_ENTRY: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
 
 
 def check_entries(path: Path, entries: int, *, batch_bytes_min: int = _MIN_MESSAGE_BYTES) -> None:
@@ -402,3 +432,202 @@ class MappedIndex:
         else:
             first, second = self.entry_struct.unpack_from(self._map, slot * size)
         return first, second
+
+
+class OffsetPosition(NamedTuple):
+    """An absolute offset and the first byte of its batch in the .log file."""
+
+    offset: int
+    position: int
+
+
+class OffsetIndex(MappedIndex):
+    """The offset index of one segment; see MappedIndex for opening, resizing and closing."""
+
+    entry_struct: ClassVar[struct.Struct] = struct.Struct(">ii")
+    key_struct: ClassVar[struct.Struct] = struct.Struct(">i")
+
+    def lookup(self, target_offset: int) -> OffsetPosition:
+        """The last entry at or below `target_offset`; (base offset, 0) if there is no such entry, or it is invalid."""
+        slot = self._floor_slot(target_offset - self._base_offset)
+        if slot < 0:
+            return OffsetPosition(self._base_offset, 0)
+        relative_offset, position = self._entry_fields(slot)
+        if relative_offset < 0 or position < 0:
+            return OffsetPosition(self._base_offset, 0)
+        return OffsetPosition(self._base_offset + relative_offset, position)
+
+    def lookup_position(self, target_position: int) -> OffsetPosition:
+        """The last entry whose batch begins at or below `target_position`; (base offset, 0) as in `lookup`."""
+        slot = bisect_right(range(self._entries), target_position, key=lambda each: self._entry_fields(each)[1]) - 1
+        return self.entry(slot) if slot >= 0 else OffsetPosition(self._base_offset, 0)
+
+    def entry(self, slot: int) -> OffsetPosition:
+        """Entry number `slot`, from 0. Raises IndexError if it does not exist."""
+        if not 0 <= slot < self._entries:
+            raise IndexError(f"{self._path} has {self._entries} entries, none at {slot}")
+        relative_offset, position = self._entry_fields(slot)
+        return OffsetPosition(self._base_offset + relative_offset, position)
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last entry; the base offset if the index is empty."""
+        return self.entry(self._entries - 1).offset if self._entries else self._base_offset
+
+    def append(self, offset: int, position: int) -> None:
+        """Add one entry. Raises as `append_many`."""
+        self._check_rises(offset)
+        if not 0 <= position <= MAX_RELATIVE_OFFSET:
+            raise _position_error()
+        self._append_bytes(self.entry_struct.pack(self._relative(offset), position), 1)
+
+    def append_many(self, offsets: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
+        """Add one entry per row, with one write.
+
+        Raises ValueError if the rows do not rise or fit, CorruptIndexError if the last entry is not below the first
+        row.
+        """
+        if not len(offsets):
+            return
+        self._check_rises(int(offsets[0]))
+        if (np.diff(offsets) <= 0).any():
+            raise ValueError("offsets of index entries must rise")
+        self._relative(int(offsets[-1]))
+        if int(positions.min()) < 0 or int(positions.max()) > MAX_RELATIVE_OFFSET:
+            raise _position_error()
+        rows = np.empty(len(offsets), dtype=OFFSET_INDEX_ENTRY)
+        rows["relative_offset"] = offsets - self._base_offset
+        rows["position"] = positions
+        self._append_bytes(rows.tobytes(), len(rows))
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop all entries at or above `offset`."""
+        self._keep_entries(self._floor_slot(offset - self._base_offset - 1) + 1)
+
+    def entries_array(self) -> NDArray[np.void]:
+        """All entries with OFFSET_INDEX_DTYPE: a copy."""
+        rows = self._disk_rows()
+        result = np.empty(len(rows), dtype=OFFSET_INDEX_DTYPE)
+        result["offset"] = rows["relative_offset"]
+        result["offset"] += self._base_offset
+        result["position"] = rows["position"]
+        return result
+
+    def _disk_rows(self) -> NDArray[np.void]:
+        return np.frombuffer(bytes(self._mapped()[: self.size_bytes]), dtype=OFFSET_INDEX_ENTRY)
+
+    def _check_rises(self, offset: int) -> None:
+        if self._entries and offset <= self.last_offset:
+            raise CorruptIndexError(
+                file=str(self._path),
+                position=self.size_bytes - OFFSET_INDEX_ENTRY.itemsize,
+                expected=f"a last entry below offset {offset}, the new entry",
+                found=str(self.last_offset),
+            )
+
+
+def _position_error() -> ValueError:
+    return ValueError("a position of an index entry does not fit in an int32")
+
+
+class TimestampOffset(NamedTuple):
+    """A timestamp in ms (-1: none) and an absolute offset."""
+
+    timestamp_ms: int
+    offset: int
+
+
+class TimeIndex(MappedIndex):
+    """The time index of one segment; see MappedIndex for opening, resizing and closing."""
+
+    entry_struct: ClassVar[struct.Struct] = struct.Struct(">qi")
+    key_struct: ClassVar[struct.Struct] = struct.Struct(">q")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no slot is left besides the one reserved for the closing entry."""
+        return self._entries >= self.max_entries - 1
+
+    @property
+    def last_entry(self) -> TimestampOffset:
+        """The last entry; (-1, base offset) if the index is empty."""
+        return self.entry(self._entries - 1) if self._entries else TimestampOffset(NO_TIMESTAMP, self._base_offset)
+
+    def lookup(self, timestamp_ms: int) -> TimestampOffset:
+        """The last entry at or before `timestamp_ms`; (-1, base offset) without such an entry, or if it is invalid."""
+        slot = self._floor_slot(timestamp_ms)
+        if slot < 0:
+            return TimestampOffset(NO_TIMESTAMP, self._base_offset)
+        found_ms, relative_offset = self._entry_fields(slot)
+        if relative_offset < 0:
+            return TimestampOffset(NO_TIMESTAMP, self._base_offset)
+        return TimestampOffset(found_ms, self._base_offset + relative_offset)
+
+    def entry(self, slot: int) -> TimestampOffset:
+        """Entry number `slot`, from 0. Raises IndexError if it does not exist."""
+        if not 0 <= slot < self._entries:
+            raise IndexError(f"{self._path} has {self._entries} entries, none at {slot}")
+        timestamp_ms, relative_offset = self._entry_fields(slot)
+        return TimestampOffset(timestamp_ms, self._base_offset + relative_offset)
+
+    def maybe_append(self, timestamp_ms: int, offset: int, *, skip_full_check: bool = False) -> None:
+        """Add an entry if `timestamp_ms` is above the last one's; `skip_full_check` for the closing entry.
+
+        Raises ValueError if the index is full, CorruptIndexError if the last entry's timestamp or offset is larger.
+        """
+        if not skip_full_check and self.is_full:
+            raise ValueError(f"{self._path} is full with {self._entries} entries")
+        self._check_does_not_fall(timestamp_ms, offset)
+        if timestamp_ms > self.last_entry.timestamp_ms:
+            self._append_bytes(self.entry_struct.pack(timestamp_ms, self._relative(offset)), 1)
+
+    def maybe_append_many(self, timestamps_ms: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
+        """`maybe_append` of each row in turn, with one write; rows that do not exceed the previous ones are skipped."""
+        if not len(offsets):
+            return
+        self._check_does_not_fall(int(timestamps_ms[0]), int(offsets[0]))
+        if (np.diff(offsets) < 0).any() or (np.diff(timestamps_ms) < 0).any():
+            raise ValueError("timestamps and offsets of time index entries must not fall")
+        before = np.concatenate([[self.last_entry.timestamp_ms], timestamps_ms[:-1]])
+        rises = timestamps_ms > before
+        count = int(rises.sum())
+        if not count:
+            return
+        if self._entries + count > self.max_entries - 1:
+            raise ValueError(f"{self._path} has no room for {count} entries beside {self._entries}")
+        self._relative(int(offsets[0]))
+        self._relative(int(offsets[-1]))
+        rows = np.empty(count, dtype=TIME_INDEX_ENTRY)  # bounded: the rows given
+        rows["timestamp_ms"] = timestamps_ms[rises]
+        rows["relative_offset"] = offsets[rises] - self._base_offset
+        self._append_bytes(rows.tobytes(), count)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop all entries with an offset at or above `offset`."""
+        if self.last_entry.offset < offset:
+            return
+        relative_offset = offset - self._base_offset
+        kept = np.searchsorted(self._disk_rows()["relative_offset"].astype(np.int64), relative_offset, side="left")
+        self._keep_entries(int(kept))
+
+    def entries_array(self) -> NDArray[np.void]:
+        """All entries with TIME_INDEX_DTYPE: a copy."""
+        rows = self._disk_rows()
+        result = np.empty(len(rows), dtype=TIME_INDEX_DTYPE)
+        result["timestamp_ms"] = rows["timestamp_ms"]
+        result["offset"] = rows["relative_offset"]
+        result["offset"] += self._base_offset
+        return result
+
+    def _disk_rows(self) -> NDArray[np.void]:
+        return np.frombuffer(bytes(self._mapped()[: self.size_bytes]), dtype=TIME_INDEX_ENTRY)
+
+    def _check_does_not_fall(self, timestamp_ms: int, offset: int) -> None:
+        last = self.last_entry
+        if self._entries and (offset < last.offset or timestamp_ms < last.timestamp_ms):
+            raise CorruptIndexError(
+                file=str(self._path),
+                position=self.size_bytes - TIME_INDEX_ENTRY.itemsize,
+                expected=f"a last entry not above timestamp {timestamp_ms}, offset {offset}, the new entry",
+                found=f"timestamp {last.timestamp_ms}, offset {last.offset}",
+            )

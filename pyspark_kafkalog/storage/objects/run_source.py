@@ -38,8 +38,7 @@ from pyspark_kafkalog.record.header import (
     LOG_OVERHEAD_BYTES,
     Buffer,
 )
-from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_DTYPE, OffsetPosition
-from pyspark_kafkalog.storage.artefacts.time_index import TimestampOffset
+from pyspark_kafkalog.storage.artefacts.index_file import OFFSET_INDEX_DTYPE, OffsetPosition, TimestampOffset
 from pyspark_kafkalog.storage.filesystem import ThreadPool
 from pyspark_kafkalog.storage.objects.data_object import TABLE_ENTRY_BYTES, parse_table
 from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX

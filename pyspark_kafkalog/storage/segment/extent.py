@@ -24,9 +24,14 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.record.header import Buffer
-from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES, MappedIndex
-from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex, OffsetPosition
-from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex, TimestampOffset
+from pyspark_kafkalog.storage.artefacts.index_file import (
+    MAX_INDEX_BYTES,
+    MappedIndex,
+    OffsetIndex,
+    OffsetPosition,
+    TimeIndex,
+    TimestampOffset,
+)
 from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import pread, preadv
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file

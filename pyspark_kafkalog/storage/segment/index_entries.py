@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
-from pyspark_kafkalog.storage.artefacts.offset_index import OFFSET_INDEX_ENTRY
-from pyspark_kafkalog.storage.artefacts.time_index import TIME_INDEX_ENTRY
+from pyspark_kafkalog.storage.artefacts.index_file import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from pyspark_kafkalog.storage.segment.kernels_index import add_batches
 from pyspark_kafkalog.values import quick_dataclass
 

@@ -1,8 +1,8 @@
 """One segment: a `.log` file with the indexes of the same base offset, open for its writer.
 
     <base offset>.log          batch, batch, … each a 61-byte header and its records; nothing before, between or after
-    <base offset>.index        see artefacts.offset_index
-    <base offset>.timeindex    see artefacts.time_index
+    <base offset>.index        see artefacts.index_file
+    <base offset>.timeindex    see artefacts.index_file
     <base offset>.txnindex     see artefacts.transaction_index; only if a transaction was aborted
 
 The names have an additional suffix while the segment is being deleted or swapped in. The base offset is the smallest
@@ -41,9 +41,7 @@ from pyspark_kafkalog.record.header import (
     parse_header,
 )
 from pyspark_kafkalog.record.scan import scan_batches
-from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
-from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
-from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex, TimestampOffset
+from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, TimestampOffset
 from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
 from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import FileSystem, pread, preadv

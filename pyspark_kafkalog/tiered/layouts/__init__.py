@@ -2,5 +2,5 @@
 
 - segment_objects: the protocol SegmentLayout
 - local: Kafka's LocalTieredStorage
-- aiven, aiven_manifest, aiven_encryption: Aiven's plugin
+- aiven, aiven_manifest: Aiven's plugin
 """

@@ -28,8 +28,13 @@ from pyspark_kafkalog.object_store.store import ByteRange, ObjectMetadata, Objec
 from pyspark_kafkalog.storage.names import offset_file_name, parse_partition_dir
 from pyspark_kafkalog.tiered.byte_source import WINDOW_BYTES, LogContent, Window
 from pyspark_kafkalog.tiered.index_cache import process_cache
-from pyspark_kafkalog.tiered.layouts.aiven_encryption import Decrypt, decryption
-from pyspark_kafkalog.tiered.layouts.aiven_manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
+from pyspark_kafkalog.tiered.layouts.aiven_manifest import (
+    MANIFEST_BYTES_MAX,
+    Decrypt,
+    Manifest,
+    decryption,
+    parse_manifest,
+)
 from pyspark_kafkalog.tiered.layouts.local import PlainLog
 from pyspark_kafkalog.tiered.layouts.segment_objects import (
     INDEX_BYTES_MAX,

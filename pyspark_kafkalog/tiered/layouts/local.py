@@ -24,9 +24,8 @@ from typing import ClassVar, Final, NamedTuple
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectMetadata, ObjectNotFoundError, check_key
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
+from pyspark_kafkalog.storage.artefacts.index_file import OffsetIndex, TimeIndex
 from pyspark_kafkalog.storage.artefacts.leader_epochs import parse_epochs
-from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
-from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.names import offset_file_name, parse_partition_dir
 from pyspark_kafkalog.tiered.byte_source import WINDOW_BYTES, RemoteBytes, Window
 from pyspark_kafkalog.tiered.layouts.segment_objects import (

@@ -19,9 +19,8 @@ from types import TracebackType
 from typing import Final, TextIO
 
 from pyspark_kafkalog.record.header import NO_TIMESTAMP, crc32c
-from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
+from pyspark_kafkalog.storage.artefacts.index_file import OffsetIndex, TimeIndex
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
-from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX
 from pyspark_kafkalog.tools.dump.java_text import ScalaHashOrder, absolute_path, parse_long, wrap_int64
 from pyspark_kafkalog.tools.dump.printers import AbortedTxnEntry, Printer

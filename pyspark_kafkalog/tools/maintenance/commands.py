@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.tiered.metadata_topic import METADATA_PARTITIONS
+from pyspark_kafkalog.tiered.remote_log_metadata import METADATA_PARTITIONS
 from pyspark_kafkalog.tools.command import (
     FORMS,
     Command,

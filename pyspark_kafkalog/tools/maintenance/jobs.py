@@ -47,8 +47,8 @@ from pyspark_kafkalog.maintenance.verify.job import VerifyJob, open_or_findings
 from pyspark_kafkalog.maintenance.verify.remote import verify_remote_storage
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
 from pyspark_kafkalog.root.protocol import native_or_none
+from pyspark_kafkalog.storage.below_root import absolute_paths
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.path_list import absolute_paths
 from pyspark_kafkalog.tiered.remote_storage import parse_remote_storage
 from pyspark_kafkalog.tools.command import UsageError, one_line
 from pyspark_kafkalog.tools.output import output_of

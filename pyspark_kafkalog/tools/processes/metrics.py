@@ -19,8 +19,8 @@ from pyspark_kafkalog.maintenance.metrics import Metric, collect_metrics, offlin
 from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.server.config import Address
 from pyspark_kafkalog.server.metrics import start_pages
+from pyspark_kafkalog.storage.below_root import split_paths
 from pyspark_kafkalog.storage.filesystem import time_ms
-from pyspark_kafkalog.storage.path_list import split_paths
 from pyspark_kafkalog.tools.command import UsageError, one_line
 from pyspark_kafkalog.tools.running import open_log_dir, warn_of_unread_offsets
 

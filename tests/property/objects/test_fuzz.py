@@ -24,7 +24,7 @@ from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.metadata.objects.backend import POINTER_KEY
 from pyspark_kafkalog.metadata.objects.log import parse_commit_key
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectMetadata
-from pyspark_kafkalog.root.objects import inline_data
+from pyspark_kafkalog.root.objects import extents as object_extents
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -68,7 +68,7 @@ def values(number: int, count: int, size_bytes: int) -> pa.Table:
 def rows_through(store: FaultyStore) -> Any:
     """All rows, as a new process reads them."""
     forget_images()
-    inline_data._caches.cache_clear()
+    object_extents._caches.cache_clear()
     index_cache._cache.cache_clear()
     log_dir = LogDir.open(client_address(healthy()[0], store))
     return [log_dir.read("t", partition=number).drop_columns("timestamp").to_pydict() for number in (0, 1)]

@@ -40,7 +40,7 @@ from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
 from pyspark_kafkalog.storage.staging.staged_file import StagingTask
 from pyspark_kafkalog.storage.staging.stager import stage_table
-from pyspark_kafkalog.tiered import own_storage
+from pyspark_kafkalog.tiered import remote_storage
 from pyspark_kafkalog.tiered.objects import DirectoryObjects
 
 ROOTS = DATA / "roots"
@@ -145,7 +145,7 @@ def _leave_staged_file(log_dir: LogDir) -> None:
 
 def remote_in(directory: Path) -> Any:
     """Patches remote storage, wherever it is said to be, to be in that directory."""
-    return mock.patch.object(own_storage, "open_objects", return_value=DirectoryObjects(directory))
+    return mock.patch.object(remote_storage, "open_objects", return_value=DirectoryObjects(directory))
 
 
 def make_tiered_root(target: Path) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
-from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
+from pyspark_kafkalog.storage.artefacts.index_file import OffsetIndex, TimeIndex
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.log.producer_replay import producer_state_at
 from pyspark_kafkalog.storage.segment.recovery import read_indexes

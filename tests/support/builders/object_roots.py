@@ -33,7 +33,7 @@ from pyspark_kafkalog.metadata.objects.log import commit_key
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.admin import broker_config
-from pyspark_kafkalog.root.objects import inline_data
+from pyspark_kafkalog.root.objects import extents as object_extents
 from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
@@ -119,7 +119,7 @@ class StoredRoot:
     """A whole object root in a bucket in memory, with the topic orders of two partitions, and their twins."""
 
     def __init__(self, configs: Mapping[str, str] | None = None) -> None:
-        inline_data._caches.cache_clear()
+        object_extents._caches.cache_clear()
         index_cache._cache.cache_clear()
         self.place = ObjectPlace()
         self.metadata = self.place.create()

@@ -21,7 +21,7 @@ from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListin
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
 from pyspark_kafkalog.tiered.objects import SegmentStore
-from pyspark_kafkalog.tiered.own_storage import OwnStorage
+from pyspark_kafkalog.tiered.remote_storage import OwnStorage
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 TOPIC: Final = "orders"

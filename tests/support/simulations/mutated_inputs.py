@@ -449,7 +449,7 @@ class ObjectRoots:
         from fakes.faulty_store import FaultyStore
 
         from pyspark_kafkalog import LogDir
-        from pyspark_kafkalog.root.objects import inline_data
+        from pyspark_kafkalog.root.objects import extents as object_extents
         from tests.property.objects.test_fuzz import store_with
 
         key = rng.choice(self.keys)
@@ -457,7 +457,7 @@ class ObjectRoots:
         store: FaultyStore = store_with(
             {**self.objects, key: replace(found, body=mutated_file(key, bytes(found.body), rng, others))}
         )
-        inline_data._caches.cache_clear()
+        object_extents._caches.cache_clear()
         address = client_address(self.url, store)
         root = Root("object", Path("none"), (), lambda: LogDir.open(address), ("t",), True)
         ask = rng.choice((read_all, read_all, verify_all, append_rows, retain_dry, retain, list_groups, offsets_at))

@@ -56,7 +56,7 @@ from pyspark_kafkalog.metadata.objects import backend as backend_module
 from pyspark_kafkalog.metadata.objects import log as log_module
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStoreError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
-from pyspark_kafkalog.root.objects import inline_data
+from pyspark_kafkalog.root.objects import extents as object_extents
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot, PlannedObjects, PlannedRoot
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 from pyspark_kafkalog.storage.log.reader import LogReader
@@ -129,7 +129,7 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_source_module, "_POOL", _InlinePool())
     monkeypatch.setattr(byte_source_module, "Workers", _InlinePool)
     monkeypatch.setattr(record_chunks_module, "spare_threads", lambda: 0)
-    monkeypatch.setattr(inline_data, "_LOCKS", [nullcontext()])  # actors would wait for themselves
+    monkeypatch.setattr(object_extents, "_LOCKS", [nullcontext()])  # actors would wait for themselves
     chance = random.Random(0)  # one for all: what is drawn differs
     monkeypatch.setattr(store_module.random, "SystemRandom", lambda: chance)
 
@@ -592,7 +592,7 @@ class Simulation:
     @staticmethod
     def forget_objects() -> None:
         """As in a new process: no data and no index is cached."""
-        inline_data._caches.cache_clear()
+        object_extents._caches.cache_clear()
         index_cache._cache.cache_clear()
 
     # What must hold

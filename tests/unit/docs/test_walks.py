@@ -46,7 +46,6 @@ FOUNDATION = (
         "storage/below_root.py",
         "storage/filesystem.py",
         "storage/names.py",
-        "storage/path_list.py",
     ),
 )
 #: How many other modules each walk enters. These limits may only fall.

@@ -16,7 +16,7 @@ from fakes.stopping_filesystem import Killed, StoppingFileSystem
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups.group import Group
 from pyspark_kafkalog.groups.guarded_group import GuardedGroup
-from pyspark_kafkalog.root.objects import inline_data
+from pyspark_kafkalog.root.objects import extents as object_extents
 from pyspark_kafkalog.storage.names import TopicPartition
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -69,7 +69,7 @@ def _killed_at_requests(root: str, act: Callable[[Group], None]) -> Iterator[Att
             bucket = MemoryBucket(late_calls=3)
             bucket.objects.update(objects)
             forget_images()  # of other copies, which have the same ids
-            inline_data._caches.cache_clear()
+            object_extents._caches.cache_clear()
             copy = memory_root(FaultyStore(bucket))
             client = FaultyStore(bucket)
             group = LogDir.open(client_address(copy, client)).group("g")

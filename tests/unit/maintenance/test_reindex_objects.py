@@ -21,7 +21,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered import index_cache
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place, segment_keys
+from pyspark_kafkalog.tiered.own_segments import OwnLayout, index_place, segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 A = TopicPartition("orders", 0)

@@ -24,7 +24,7 @@ from pyspark_kafkalog.metadata.extents import planned_at_of
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.segment.stored import closed_segments
-from pyspark_kafkalog.tiered.own_layouts import OwnLayout, parse_key
+from pyspark_kafkalog.tiered.own_segments import OwnLayout, parse_key
 
 PARTITIONS = (TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1))
 SEGMENTS = 3

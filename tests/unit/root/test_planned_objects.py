@@ -23,7 +23,7 @@ from pyspark_kafkalog.metadata.objects.log import (
 )
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.bootstrap import create_object_root
-from pyspark_kafkalog.root.objects import inline_data
+from pyspark_kafkalog.root.objects import extents as object_extents
 from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import PlannedRoot
 from pyspark_kafkalog.storage.log.reader import LogReader
@@ -108,7 +108,7 @@ def planned_read(log_dir: LogDir, partition: int, store: FaultyStore) -> list[by
     part = replace(planned, root=PlannedRoot(client_address(str(log_dir.path), store), root.identity, root.version))
     assert part.is_same_topic()
     assert part.moved_log_start() == 0
-    inline_data._caches.cache_clear()
+    object_extents._caches.cache_clear()
     batches = list(LogReader(part.extents(), topic_partition).read(0, end, schema=KAFKA_SCHEMA))
     return [value for batch in batches for value in batch.column("value").to_pylist()]
 
@@ -134,7 +134,7 @@ def test_task_reads_small_writes_whose_later_commits_are_gone_one_by_one() -> No
     log_dir.append("t", pa.table({"value": ["a later commit"]}), partition=1)
     topic_partition = TopicPartition("t", 0)
     log = ObjectLog.of(log_dir.root.native().store.image, topic_partition)
-    inline_data._caches.cache_clear()
+    object_extents._caches.cache_clear()
     reader = LogReader(log.extents(store, lambda: log), topic_partition)
     values = [each for batch in reader.read(0, 10, schema=KAFKA_SCHEMA) for each in batch.column("value").to_pylist()]
     assert values == [b"%d" % number for number in range(0, 20, 2)]

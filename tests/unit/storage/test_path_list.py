@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafkalog.storage.path_list import absolute_paths, join_paths, split_paths
+from pyspark_kafkalog.storage.below_root import absolute_paths, join_paths, split_paths
 
 
 @pytest.fixture

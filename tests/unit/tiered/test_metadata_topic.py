@@ -11,7 +11,7 @@ from pyspark_kafkalog.metadata.messages.records import decode_framed
 from pyspark_kafkalog.metadata.messages.remote_log_records import REMOTE_LOG_RECORDS, RemoteLogRecord
 from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.root.brokers.remote_logs import read_remote_log_metadata
-from pyspark_kafkalog.tiered.metadata_topic import copied_records, metadata_partition
+from pyspark_kafkalog.tiered.remote_log_metadata import copied_records, metadata_partition
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 TYPES = dict(enumerate(REMOTE_LOG_RECORDS))

@@ -41,7 +41,7 @@ from pyspark_kafkalog.spark.options.parse import parse_read_options
 from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
 from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range, read_same_topic
 from pyspark_kafkalog.spark.schema import read_schema
-from pyspark_kafkalog.tiered import index_cache, own_storage
+from pyspark_kafkalog.tiered import index_cache, remote_storage
 from pyspark_kafkalog.tools.main import main
 
 
@@ -129,7 +129,7 @@ def test_time_look_ups_give_what_they_gave_before(log_dir: LogDir) -> None:
 
 def test_offset_that_is_local_is_read_without_a_request(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
     copy_closed(log_dir)
-    monkeypatch.setattr(own_storage, "open_objects", lambda location, settings: pytest.fail("the store was opened"))
+    monkeypatch.setattr(remote_storage, "open_objects", lambda location, settings: pytest.fail("the store was opened"))
     assert rows(log_dir)
     move_local_start(log_dir, middle(log_dir))  # the files are still there
     assert rows(log_dir, isolation="read_committed")
@@ -265,7 +265,7 @@ def test_deleted_and_recreated_topic_is_not_read_with_the_old_segments(log_dir: 
 
 def test_plan_and_reads_of_a_store_take_few_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FaultyStore()
-    monkeypatch.setattr(own_storage, "open_objects", lambda location, settings: store)
+    monkeypatch.setattr(remote_storage, "open_objects", lambda location, settings: store)
     log_dir = tiering_root(tmp_path / "root", "s3://bucket/tier")
     fill(log_dir, random.Random(7), 60)
     before = rows(log_dir)
@@ -289,7 +289,7 @@ def test_plan_of_many_segments_carries_few_to_each_task(
 ) -> None:
     """More segments with aborted transactions follow a task's range than travel with it: the rest is looked up."""
     store = FaultyStore()
-    monkeypatch.setattr(own_storage, "open_objects", lambda location, settings: store)
+    monkeypatch.setattr(remote_storage, "open_objects", lambda location, settings: store)
     log_dir = tiering_root(tmp_path / "root", "s3://bucket/tier")
     for seed in range(9):
         fill(log_dir, random.Random(seed), 120)

@@ -13,7 +13,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.tiered import index_cache
-from pyspark_kafkalog.tiered.own_layouts import segment_keys
+from pyspark_kafkalog.tiered.own_segments import segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.tools.main import main
 

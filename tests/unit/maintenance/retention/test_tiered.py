@@ -24,7 +24,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT
 from pyspark_kafkalog.tiered.objects import DirectoryObjects, SegmentStore
-from pyspark_kafkalog.tiered.own_layouts import segment_keys
+from pyspark_kafkalog.tiered.own_segments import segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 

@@ -26,7 +26,7 @@ from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.root.commit.log_starts import move_log_starts
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.names import DELETED_SUFFIX
-from pyspark_kafkalog.tiered.own_layouts import OwnLayout, segment_keys
+from pyspark_kafkalog.tiered.own_segments import OwnLayout, segment_keys
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered import index_cache
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.own_layouts import OwnLayout, index_place
+from pyspark_kafkalog.tiered.own_segments import OwnLayout, index_place
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)

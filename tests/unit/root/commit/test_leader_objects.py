@@ -35,7 +35,7 @@ from pyspark_kafkalog.root.transactions.states import producers_of as listed_pro
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered import index_cache
-from pyspark_kafkalog.tiered.own_layouts import segment_keys
+from pyspark_kafkalog.tiered.own_segments import segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)

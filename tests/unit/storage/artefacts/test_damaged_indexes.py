@@ -13,7 +13,7 @@ import pytest
 from builders.indexes import BASE, ROOM_BYTES, add_entry, offset_index, time_index
 
 from pyspark_kafkalog.errors import CorruptIndexError
-from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
+from pyspark_kafkalog.storage.artefacts.index_file import OffsetIndex
 
 
 @pytest.mark.parametrize("entries", [0, 1, 2, 3, 63, 127, 128])

@@ -12,6 +12,7 @@ from repository import FIXTURES
 
 from pyspark_kafkalog.config.properties_file import parse_properties
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_offset_checkpoint, write_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.index_file import OffsetIndex, TimeIndex
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     read_meta_properties,
@@ -20,9 +21,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
     write_meta_properties,
     write_topic_id,
 )
-from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, read_snapshot, write_snapshot
-from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
 from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
 from pyspark_kafkalog.storage.names import TopicPartition
 

@@ -11,8 +11,7 @@ from builders.indexes import BASE, ROOM_BYTES, add_entry, offset_index, time_ind
 from open_files import descriptors, descriptors_before
 
 from pyspark_kafkalog.errors import CorruptIndexError
-from pyspark_kafkalog.storage.artefacts.offset_index import OffsetIndex
-from pyspark_kafkalog.storage.artefacts.time_index import TimeIndex
+from pyspark_kafkalog.storage.artefacts.index_file import OffsetIndex, TimeIndex
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
 

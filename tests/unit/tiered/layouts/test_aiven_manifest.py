@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.tiered.layouts.aiven import AivenLayout, parse_key
-from pyspark_kafkalog.tiered.layouts.aiven_encryption import _decrypt_key
-from pyspark_kafkalog.tiered.layouts.aiven_manifest import parse_manifest
+from pyspark_kafkalog.tiered.layouts.aiven_manifest import _decrypt_key, parse_manifest
 from pyspark_kafkalog.tiered.layouts.local import parse_file, parse_folder
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.objects import DirectoryObjects

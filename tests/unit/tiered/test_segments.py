@@ -9,14 +9,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
-from pyspark_kafkalog.tiered.lineage import (
+from pyspark_kafkalog.tiered.segments import (
+    RemoteSegment,
+    RemoteSegmentState,
+    clamp_epochs,
     first_remote_offset,
     highest_remote_offset,
     is_within_leader_epochs,
     readable_segments,
     with_records,
 )
-from pyspark_kafkalog.tiered.segments import RemoteSegment, RemoteSegmentState, clamp_epochs
 
 #: RemoteLogManagerTest.testRemoteSegmentWithinLeaderEpochs (Kafka 4.1).
 FINISHED = RemoteSegmentState.COPY_SEGMENT_FINISHED

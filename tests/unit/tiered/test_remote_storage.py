@@ -27,9 +27,8 @@ from pyspark_kafkalog.tiered.layouts.aiven import AivenLayout
 from pyspark_kafkalog.tiered.layouts.local import LocalLayout
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind, SegmentLayout
 from pyspark_kafkalog.tiered.objects import DirectoryObjects
-from pyspark_kafkalog.tiered.own_layouts import OwnLayout, parse_key, segment_keys
-from pyspark_kafkalog.tiered.own_segments import put_segment
-from pyspark_kafkalog.tiered.own_storage import PERMITTED_VARIABLE, OwnStorage
+from pyspark_kafkalog.tiered.own_segments import OwnLayout, parse_key, put_segment, segment_keys
+from pyspark_kafkalog.tiered.remote_storage import PERMITTED_VARIABLE, OwnStorage
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.tools.main import main
 
