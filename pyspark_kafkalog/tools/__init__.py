@@ -6,7 +6,8 @@ In reading order:
 - command, output, running: common options, what commands print, and what they do while they run
 - topics, configs, client_configs, acls: topics, configurations, quotas and credentials of clients, access control
 - get_offsets, transactions: offsets of partitions, transactions and producers
+- consumer_groups, offset_resets: groups, and resets of their offsets
 - disk_usage, metadata_log: sizes of files and partitions, the commits and the state of the metadata log
 - set_up: completion in shells, compilation of the kernels
-- groups, records, dump, maintenance, processes: commands that take several modules each
+- records, dump, maintenance, processes: commands that take several modules each
 """

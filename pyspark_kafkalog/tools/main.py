@@ -33,7 +33,7 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "transactions": ("transactions", "list transactions and producers, abort or complete open transactions"),
     },
     "groups": {
-        "consumer-groups": ("groups.consumer_groups", "list, describe and delete consumer groups, reset their offsets"),
+        "consumer-groups": ("consumer_groups", "list, describe and delete consumer groups, reset their offsets"),
     },
     "maintenance": {
         "adopt": ("maintenance.commands", "convert a Kafka broker's log directory in place into a native one"),

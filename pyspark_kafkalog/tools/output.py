@@ -2,7 +2,8 @@
 
 A command computes values and passes them to an `Output` together with the functions that convert them; only the one for
 the chosen form is called. JSON is one object a line. Fields without a value are left out, except the key and the value
-of a record, for which null is a value. Errors and notices go to sys.stderr in both forms.
+of a record, for which null is a value. Errors and notices go to sys.stderr in both forms. A `Column` says once what a
+value is called in either form.
 
 Names come from clients and files. In text, characters that are not printable are escaped, but for the tabs and line
 ends of the text itself. So each name within a text goes through `printable`, as the cells of tables and notices do.
@@ -14,8 +15,9 @@ import argparse
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pyspark_kafkalog.units import json_line, printable
 
@@ -178,3 +180,43 @@ def padded_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> Itera
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "".join(f"{text:<{width}}\t" for text, width in zip(row, widths, strict=True)) + "\n"
+
+
+# Columns, for text and JSON alike
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Value]):
+    """One value of each row: its title in the text form, its field in JSON, and how to get it.
+
+    Without a title it is in JSON only, without a field in text only. `width` is the least width; a column of numbers,
+    which does not grow, may be wider in single lines. `text` makes the cell of the row.
+    """
+
+    title: str | None
+    field: str | None
+    value: Callable[[Value], Any]
+    width: int = 0
+    grows: bool = True
+    text: Callable[[Value], str] | None = None
+
+    def cell(self, row: Value) -> str:
+        """The text of the row's value, escaped."""
+        return printable(or_none(self.value(row)) if self.text is None else self.text(row))
+
+
+def tree_of(columns: Sequence[Column[Value]]) -> Callable[[Value], Tree]:
+    """The function that makes the tree of a row."""
+    return lambda row: {each.field: each.value(row) for each in columns if each.field is not None}
+
+
+def aligned(columns: Sequence[Column[Value]], rows: Iterable[Value]) -> Iterator[list[str]]:
+    """The titles, then the cells of each row, padded to their columns; of those with a title."""
+    titled = [each for each in columns if each.title is not None]
+    lines = [[each.title or "" for each in titled], *([each.cell(row) for each in titled] for row in rows)]
+    widths = [
+        max(each.width, *(len(line[at]) for line in lines)) if each.grows else each.width
+        for at, each in enumerate(titled)
+    ]
+    for line in lines:
+        yield [text.ljust(width) for text, width in zip(line, widths, strict=True)]

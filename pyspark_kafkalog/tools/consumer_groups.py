@@ -21,13 +21,21 @@ examples:
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import KafkalogError, UnknownTopicError
-from pyspark_kafkalog.groups.group_state import GROUP_STATES, GroupDescription
+from pyspark_kafkalog.errors import KafkalogError, UnknownGroupError, UnknownTopicError
+from pyspark_kafkalog.groups.group_state import GROUP_STATES, GroupDescription, GroupMember
 from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.object_store.location import RootPath
+from pyspark_kafkalog.root.brokers.quorum import node_id_of
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.command import (
     Failures,
@@ -37,8 +45,7 @@ from pyspark_kafkalog.tools.command import (
     add_remote_storage,
     topic_partitions,
 )
-from pyspark_kafkalog.tools.groups.describe import describe
-from pyspark_kafkalog.tools.output import NO_VALUE, add_output, output_of
+from pyspark_kafkalog.tools.output import NO_VALUE, Column, Output, add_output, aligned, output_of, tree_of
 from pyspark_kafkalog.tools.running import open_log_dir, warn_of_unread_offsets
 from pyspark_kafkalog.units import printable
 
@@ -131,7 +138,7 @@ def _run(action: str, log_dir: LogDir, options: argparse.Namespace) -> int:
     if action == "describe":
         return describe(log_dir, names, options, failures)
     if action == "reset_offsets":
-        from pyspark_kafkalog.tools.groups.resets import reset
+        from pyspark_kafkalog.tools.offset_resets import reset
 
         return reset(log_dir, names, options, failures)
     return _delete(log_dir, names, options) or failures.exit_code
@@ -307,3 +314,218 @@ def _exists(log_dir: LogDir, partition: TopicPartition) -> bool:
     except UnknownTopicError:
         return False
     return True
+
+
+# --describe: offsets with lag, members, or state. Source of the columns:
+# org.apache.kafka.tools.consumer.group.ConsumerGroupCommand. Partitions are in order; Kafka's tool prints them in the
+# order of its hash table.
+
+
+_NODE_UNKNOWN: Final = "none"
+_REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
+
+
+def describe(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace, failures: Failures) -> int:
+    """Print the groups in the order of their names. A group that cannot be read, and its error, stop no other group.
+
+    Raises UnknownGroupError.
+    """
+    output = output_of(options)
+    described = []
+    for name in sorted(names):
+        try:
+            described.append(log_dir.group(name).describe())
+        except UnknownGroupError:
+            raise
+        except (KafkalogError, OSError) as error:
+            failures.add(error, f"group {name}")
+    node_id = node_id_of(log_dir.root) if options.state is not None else None
+    for group in described:
+        if not group.is_of_consumers:
+            raise UnknownGroupError(f"{group.group_id} is not a consumer group: it is of type {group.type}")
+        if options.state is not None:
+            _show_state(log_dir.root, node_id, group, output, is_verbose=options.verbose)
+        elif options.members:
+            output.show_all(
+                group.members,
+                tree_of(_member_columns(group)),
+                partial(_member_lines, group, is_verbose=options.verbose),
+            )
+        else:
+            with failures.kept(f"group {group.group_id}"):
+                output.show_all(
+                    _rows(log_dir, group, failures),
+                    tree_of(_offset_columns(group)),
+                    partial(_offsets_lines, group, is_verbose=options.verbose),
+                )
+    return failures.exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One partition of a group, and the member that it is assigned to."""
+
+    topic_partition: TopicPartition
+    offset: int | None
+    leader_epoch: int | None
+    metadata: str
+    log_end_offset: int | None
+    member: GroupMember | None
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.offset is None or self.log_end_offset is None else self.log_end_offset - self.offset
+
+
+def _rows(log_dir: LogDir, group: GroupDescription, failures: Failures) -> list[_Row]:
+    """Partitions of members, those of the member with the most first, then partitions without a member."""
+
+    committed = {each.topic_partition: each for each in log_dir.group(group.group_id).lag()}
+    members = sorted(group.members, key=lambda member: -len(member.assignment))
+    owned = [(partition, member) for member in members for partition in member.assignment]
+    without_owner = sorted(committed.keys() - {partition for partition, _ in owned})
+    rows = []
+    for partition, member in [*owned, *((each, None) for each in without_owner)]:
+        lag = committed.get(partition)
+        if lag is not None and lag.error is not None:
+            failures.add(lag.error, str(partition))
+        rows.append(
+            _Row(
+                partition,
+                None if lag is None else lag.committed.offset,
+                None if lag is None or lag.committed.leader_epoch < 0 else lag.committed.leader_epoch,
+                "" if lag is None else lag.committed.metadata,
+                _log_end_offset(log_dir, partition, failures) if lag is None else lag.log_end_offset,
+                member,
+            )
+        )
+    return rows
+
+
+def _log_end_offset(log_dir: LogDir, partition: TopicPartition, failures: Failures) -> int | None:
+    with failures.kept(str(partition)), contextlib.suppress(UnknownTopicError):
+        return log_dir.partition(partition.topic, partition.partition).high_watermark
+    return None
+
+
+def _offsets_lines(group: GroupDescription, rows: Iterable[_Row], *, is_verbose: bool) -> Iterator[str]:
+    _warn_of_state(group)
+    shown = [each for each in _offset_columns(group) if is_verbose or each.field != "leaderEpoch"]
+    titles, *lines = aligned(shown, rows)
+    if not lines:
+        return
+    for line in (titles, *lines):
+        yield "\n" + " ".join(line)
+    yield "\n"
+
+
+def _offset_columns(group: GroupDescription) -> tuple[Column[_Row], ...]:
+    return (
+        Column("GROUP", "group", lambda _: group.group_id, 15),
+        Column(None, "state", lambda _: group.state),
+        Column("TOPIC", "topic", lambda row: row.topic_partition.topic, 15),
+        Column("PARTITION", "partition", lambda row: row.topic_partition.partition, 10, grows=False),
+        Column("LEADER-EPOCH", "leaderEpoch", lambda row: row.leader_epoch, 15, grows=False),
+        Column("CURRENT-OFFSET", "currentOffset", lambda row: row.offset, 15, grows=False),
+        Column("LOG-END-OFFSET", "logEndOffset", lambda row: row.log_end_offset, 15, grows=False),
+        Column("LAG", "lag", lambda row: row.lag, 15, grows=False),
+        Column(None, "metadata", lambda row: row.metadata),
+        Column("CONSUMER-ID", "consumerId", lambda row: None if row.member is None else row.member.member_id, 15),
+        Column("HOST", "host", lambda row: None if row.member is None else row.member.host, 15),
+        Column("CLIENT-ID", "clientId", lambda row: None if row.member is None else row.member.client_id, grows=False),
+    )
+
+
+def _member_lines(group: GroupDescription, members: Iterable[GroupMember], *, is_verbose: bool) -> Iterator[str]:
+    _warn_of_state(group)
+    left_out = set() if any(member.instance_id for member in group.members) else {"GROUP-INSTANCE-ID"}
+    if len({member.is_upgraded for member in group.members} - {None}) < 2:
+        left_out.add("UPGRADED")
+    columns = _member_columns(group)
+    more_from = next(at for at, each in enumerate(columns) if each.title == "CURRENT-EPOCH")
+    shown = [each for each in columns[:more_from] if each.title not in left_out]
+    more = [each for each in columns[more_from:] if is_verbose and each.title not in left_out]
+    for number, line in enumerate(aligned([*shown, *more], members)):
+        text = "".join(cell + " " for cell in line[: len(shown)]) + " ".join(line[len(shown) :])
+        yield ("\n" if number == 0 else "") + text + "\n"
+
+
+def _member_columns(group: GroupDescription) -> tuple[Column[GroupMember], ...]:
+    """The columns; those from CURRENT-EPOCH on are shown with --verbose."""
+    return (
+        Column("GROUP", "group", lambda _: group.group_id, 15),
+        Column("CONSUMER-ID", "consumerId", lambda each: each.member_id, 15),
+        Column(
+            "GROUP-INSTANCE-ID",
+            "groupInstanceId",
+            lambda each: each.instance_id,
+            17,
+            text=lambda each: each.instance_id or "",
+        ),
+        Column("HOST", "host", lambda each: each.host, 15),
+        Column("CLIENT-ID", "clientId", lambda each: each.client_id, 15),
+        Column("#PARTITIONS", None, lambda each: len(each.assignment), 15, grows=False),
+        Column("CURRENT-EPOCH", "currentEpoch", lambda each: each.epoch, 15, grows=False),
+        Column(
+            *("CURRENT-ASSIGNMENT", "currentAssignment", lambda each: _by_topic(each.assignment), 20),
+            text=lambda each: _assignment(each.assignment),
+        ),
+        Column("TARGET-EPOCH", "targetEpoch", lambda _: group.target_assignment_epoch, 15, grows=False),
+        Column(
+            *("TARGET-ASSIGNMENT", "targetAssignment", lambda each: _by_topic(each.target_assignment), 20),
+            text=lambda each: _assignment(each.target_assignment),
+        ),
+        Column(
+            *("UPGRADED", "upgraded", lambda each: each.is_upgraded),
+            grows=False,
+            text=lambda each: NO_VALUE if each.is_upgraded is None else str(each.is_upgraded).lower(),
+        ),
+    )
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    grouped = groupby(sorted(partitions), key=lambda each: each.topic)
+    return {topic: [each.partition for each in of_topic] for topic, of_topic in grouped}
+
+
+def _assignment(partitions: Iterable[TopicPartition]) -> str:
+    """The partitions as text: `orders:0,1;returns:0`."""
+    by_topic = _by_topic(partitions)
+    return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in by_topic.items()) or NO_VALUE
+
+
+def _show_state(root: Root, node_id: int | None, group: GroupDescription, output: Output, *, is_verbose: bool) -> None:
+    columns = _state_columns(root.path, node_id)
+    output.show(group, tree_of(columns), lambda _: _state_text(columns, group, is_verbose=is_verbose))
+
+
+def _state_text(columns: Sequence[Column[GroupDescription]], group: GroupDescription, *, is_verbose: bool) -> str:
+    _warn_of_state(group)
+    shown = [each for each in columns if is_verbose or each.field not in ("groupEpoch", "targetAssignmentEpoch")]
+    return "".join(f"\n{' '.join(line)}" for line in aligned(shown, [group])) + "\n"
+
+
+def _state_columns(root: RootPath, node_id: int | None) -> tuple[Column[GroupDescription], ...]:
+    coordinator = f"{root}  ({_NODE_UNKNOWN if node_id is None else node_id})"
+    return (
+        Column("GROUP", "group", lambda group: group.group_id, 15),
+        Column(None, "type", lambda group: group.type),
+        Column("COORDINATOR (ID)", "coordinator", lambda _: node_id, 25, text=lambda _: coordinator),
+        Column("ASSIGNMENT-STRATEGY", "assignmentStrategy", lambda group: group.assignor or None, 20, grows=False),
+        Column("STATE", "state", lambda group: group.state, 20, grows=False),
+        Column("GROUP-EPOCH", "groupEpoch", lambda group: group.epoch, 15, grows=False),
+        Column(
+            *("TARGET-ASSIGNMENT-EPOCH", "targetAssignmentEpoch", lambda group: group.target_assignment_epoch, 25),
+            grows=False,
+        ),
+        Column("#MEMBERS", "members", lambda group: len(group.members), grows=False),
+    )
+
+
+def _warn_of_state(group: GroupDescription) -> None:
+    """Print a notice about an unusual state to sys.stderr."""
+    sys.stdout.flush()
+    if group.state == "Empty":
+        sys.stderr.write(f"\nConsumer group '{printable(group.group_id)}' has no active members.\n")
+    elif group.state in _REBALANCING:
+        sys.stderr.write(f"\nWarning: Consumer group '{printable(group.group_id)}' is rebalancing.\n")

@@ -15,7 +15,7 @@ from kafkalog_command import Command
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups import group as group_module
 from pyspark_kafkalog.tools.command import UsageError
-from pyspark_kafkalog.tools.groups.resets import parse_datetime_ms, parse_duration_ms
+from pyspark_kafkalog.tools.offset_resets import parse_datetime_ms, parse_duration_ms
 
 EMPTY = "\nConsumer group 'g' has no active members.\n"
 DRY = "WARN: No action will be performed as the --execute option is missing.\n"
