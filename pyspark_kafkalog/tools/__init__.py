@@ -4,7 +4,7 @@ In reading order:
 
 - main: selects the subcommand, and imports only its module
 - command, output, running: common options, what commands print, and what they do while they run
-- topics, configs, client_configs, acls: topics, configurations, quotas and credentials of clients, access control
+- topics, configs, acls: topics, configurations with quotas and credentials of clients, access control
 - get_offsets, transactions: offsets of partitions, transactions and producers
 - consumer_groups, offset_resets: groups, and resets of their offsets
 - disk_usage, metadata_log: sizes of files and partitions, the commits and the state of the metadata log
