@@ -122,10 +122,44 @@ WORD: Final = _ALNUM | {"_"}
 NOTHING: Final[CharSet] = frozenset()
 TOPIC_CHARS: Final = _ALNUM | _PUNCT
 
-_WITHOUT_TOPIC_CHARS: Final = (
-    "Lm Lo Mn Me Mc Nl No Zs Zl Zp Cc Cf Co Cs Cn Ps Pe Sm Sc Sk So Pi Pf M Z C S Blank Cntrl Space "
-    "javaIdeographic javaIdentifierIgnorable javaSpaceChar javaWhitespace javaISOControl javaMirrored"
-).split()
+_WITHOUT_TOPIC_CHARS: Final = [
+    "Lm",
+    "Lo",
+    "Mn",
+    "Me",
+    "Mc",
+    "Nl",
+    "No",
+    "Zs",
+    "Zl",
+    "Zp",
+    "Cc",
+    "Cf",
+    "Co",
+    "Cs",
+    "Cn",
+    "Ps",
+    "Pe",
+    "Sm",
+    "Sc",
+    "Sk",
+    "So",
+    "Pi",
+    "Pf",
+    "M",
+    "Z",
+    "C",
+    "S",
+    "Blank",
+    "Cntrl",
+    "Space",
+    "javaIdeographic",
+    "javaIdentifierIgnorable",
+    "javaSpaceChar",
+    "javaWhitespace",
+    "javaISOControl",
+    "javaMirrored",
+]
 
 #: CharPredicates.forProperty: categories, POSIX names, methods of java.lang.Character. Case matters.
 _PROPERTIES: Final[Mapping[str, CharSet]] = {

@@ -353,8 +353,8 @@ def _entries_of_topic(metadata: BrokerMetadata, name: str) -> list[ConfigEntry]:
     return own_topic_entries(metadata.topic_configs.get(name, {}))
 
 
-# Quotas of users, client ids and hosts, and SCRAM credentials of users. The first user of a server with SASL is made here,
-# since no client can log in to make one. Source of the rules: kafka.admin.ConfigCommand.
+# Quotas of users, client ids and hosts, and SCRAM credentials of users. The first user of a server with SASL is made
+# here, since no client can log in to make one. Source of the rules: kafka.admin.ConfigCommand.
 
 
 #: Entity types of kafka-configs, with those of quotas.

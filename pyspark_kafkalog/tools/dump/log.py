@@ -54,8 +54,7 @@ from pyspark_kafkalog.tools.dump.printers import (
     RecordDecoder,
     TextPrinter,
 )
-from pyspark_kafkalog.tools.dump.remote import log_at
-from pyspark_kafkalog.tools.dump.walk import DumpError, LogFile
+from pyspark_kafkalog.tools.dump.walk import DumpError, LogFile, log_at
 from pyspark_kafkalog.tools.output import notice
 from pyspark_kafkalog.tools.running import open_log_dir
 from pyspark_kafkalog.units import INT32_MAX
