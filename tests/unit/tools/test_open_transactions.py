@@ -238,7 +238,7 @@ def test_failed_abort_leaves_whole_transaction_open(adopted: Command, monkeypatc
         raise CommitConflictError("somebody was first")
 
     with monkeypatch.context() as patch:
-        patch.setattr(MetadataStore, "commit", fail)
+        patch.setattr(MetadataStore, "make", fail)
         with pytest.raises(CommitConflictError):
             abort_transactional_id(LogDir.open(adopted.root).root.native(), "tx-0")
     assert states(adopted)["tx-0"] == "Ongoing"

@@ -91,7 +91,7 @@ def test_failed_abort_leaves_transaction_open(adopted: Command, monkeypatch: pyt
         raise CommitConflictError("somebody was first")
 
     with monkeypatch.context() as patch:
-        patch.setattr(MetadataStore, "commit", fail)
+        patch.setattr(MetadataStore, "make", fail)
         with pytest.raises(CommitConflictError):
             abort_transaction(root, TopicPartition(TOPIC, 0), OPEN_SINCE[0])
     log_dir = LogDir.open(adopted.root)
