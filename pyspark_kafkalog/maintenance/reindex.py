@@ -75,10 +75,10 @@ from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.root.leader_epochs import leader_epochs
 from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.reads import leader_epochs
 from pyspark_kafkalog.storage.artefacts.index_file import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, parse_epochs
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets

@@ -7,7 +7,7 @@ A commit is named by its base offset, and the name can be created only once: thi
 objects never change. Readers derive the next name from the last commit. Where the names are, and what a crash leaves
 there, is described in local/log.py.
 
-`LoadedImage` is an image with its position in the log (`LogTail`), which each commit updates. Checking whether a
+`LoadedImage` is an image with its position in the log (`CommitLogTail`), which each commit updates. Checking whether a
 snapshot is due, or whether the image's files were removed, therefore reads nothing of the history.
 """
 
@@ -207,7 +207,7 @@ class KnownSnapshot:
 
 
 @quick_dataclass(frozen=True, slots=True)
-class LogTail:
+class CommitLogTail:
     """The log behind an image.
 
     `last_file` is the path or URL that the image was last read from or published as, a commit's or a snapshot's: when
@@ -223,18 +223,18 @@ class LogTail:
     bytes_since: int = 0
     carried: bytes = field(default=b"", repr=False)
 
-    def after_commit(self, commit: Commit, file: str) -> LogTail:
+    def after_commit(self, commit: Commit, file: str) -> CommitLogTail:
         """The tail with `commit`, whose file is `file`, as the last one."""
         since_ms = commit.timestamp_ms if self.since_ms < 0 else self.since_ms
         bytes_since = self.bytes_since + commit.size_bytes - _discount_bytes(commit)
-        return LogTail(file, self.snapshot, since_ms, bytes_since, commit.carried_by_next)
+        return CommitLogTail(file, self.snapshot, since_ms, bytes_since, commit.carried_by_next)
 
-    def after_snapshot(self, snapshot: KnownSnapshot, *, bytes_before: int) -> LogTail:
+    def after_snapshot(self, snapshot: KnownSnapshot, *, bytes_before: int) -> CommitLogTail:
         """The tail with a newer snapshot, which holds `bytes_before` bytes of the commits since the one before."""
         if self.snapshot is not None and self.snapshot.end_offset >= snapshot.end_offset:
             return self
         bytes_since = max(self.bytes_since - bytes_before, 0)
-        return LogTail(self.last_file, snapshot, snapshot.timestamp_ms, bytes_since, self.carried)
+        return CommitLogTail(self.last_file, snapshot, snapshot.timestamp_ms, bytes_since, self.carried)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class LoadedImage:
     """An image and the tail of the log behind it."""
 
     image: MetadataImage
-    tail: LogTail
+    tail: CommitLogTail
 
 
 def _discount_bytes(commit: Commit) -> int:

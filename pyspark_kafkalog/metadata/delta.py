@@ -17,8 +17,14 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import InvalidRecordError, InvalidTopicError
 from pyspark_kafkalog.metadata.access.acl import Acl, parse_acl
-from pyspark_kafkalog.metadata.access.client_quotas import QuotaEntity, apply_quota_record
-from pyspark_kafkalog.metadata.access.scram import ScramCredential, ScramMechanism, credential_key, parse_credential
+from pyspark_kafkalog.metadata.access.users import (
+    QuotaEntity,
+    ScramCredential,
+    ScramMechanism,
+    apply_quota_record,
+    credential_key,
+    parse_credential,
+)
 from pyspark_kafkalog.metadata.commit_log import Commit
 from pyspark_kafkalog.metadata.extent_changes import (
     ObjectChanges,

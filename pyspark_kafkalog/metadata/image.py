@@ -18,8 +18,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import InvalidRecordError, UnknownTopicError
 from pyspark_kafkalog.metadata.access.acl import Acl, acl_record
-from pyspark_kafkalog.metadata.access.client_quotas import Quotas, quota_records
-from pyspark_kafkalog.metadata.access.scram import ScramCredentials, credential_record
+from pyspark_kafkalog.metadata.access.users import Quotas, ScramCredentials, credential_record, quota_records
 from pyspark_kafkalog.metadata.extents import (
     NO_OBJECTS,
     NO_PRODUCER_BATCHES,

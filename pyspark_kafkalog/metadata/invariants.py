@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.delta import ImageChanges
 
 
-class CheckedCommit:
+class ProposedCommit:
     """A commit that turns the image `before` into `after`, with the topics and partitions that it changes.
 
     - `kept_topics`: those that exist before and after, with the same id
@@ -63,24 +63,24 @@ class CheckedCommit:
             self.kept_partitions.append((name, old.partitions[number], new.partitions[number]))
 
 
-Invariant = Callable[[CheckedCommit], str | None]
+Invariant = Callable[[ProposedCommit], str | None]
 
 
-def high_watermark_never_falls(commit: CheckedCommit) -> str | None:
+def high_watermark_never_falls(commit: ProposedCommit) -> str | None:
     for name, old, new in commit.kept_partitions:
         if new.high_watermark < old.high_watermark:
             return f"the high watermark of {name} falls from {old.high_watermark} to {new.high_watermark}"
     return None
 
 
-def log_start_never_falls(commit: CheckedCommit) -> str | None:
+def log_start_never_falls(commit: ProposedCommit) -> str | None:
     for name, old, new in commit.kept_partitions:
         if new.state.log_start_offset < old.state.log_start_offset:
             return f"the log start of {name} falls from {old.state.log_start_offset} to {new.state.log_start_offset}"
     return None
 
 
-def local_log_start_never_falls(commit: CheckedCommit) -> str | None:
+def local_log_start_never_falls(commit: ProposedCommit) -> str | None:
     for name, old, new in commit.kept_partitions:
         was, would_be = old.state.local_log_start_offset, new.state.local_log_start_offset
         if would_be < was:
@@ -88,14 +88,14 @@ def local_log_start_never_falls(commit: CheckedCommit) -> str | None:
     return None
 
 
-def leader_epoch_never_falls(commit: CheckedCommit) -> str | None:
+def leader_epoch_never_falls(commit: ProposedCommit) -> str | None:
     for name, old, new in commit.kept_partitions:
         if new.state.leader_epoch < old.state.leader_epoch:
             return f"the leader epoch of {name} falls from {old.state.leader_epoch} to {new.state.leader_epoch}"
     return None
 
 
-def log_start_within_log(commit: CheckedCommit) -> str | None:
+def log_start_within_log(commit: ProposedCommit) -> str | None:
     for name, partition in commit.changed_partitions:
         state = partition.state
         if not 0 <= state.log_start_offset <= state.log_end_offset:
@@ -103,7 +103,7 @@ def log_start_within_log(commit: CheckedCommit) -> str | None:
     return None
 
 
-def active_segment_within_log(commit: CheckedCommit) -> str | None:
+def active_segment_within_log(commit: ProposedCommit) -> str | None:
     for name, partition in commit.changed_partitions:
         state = partition.state
         if not 0 <= state.active_base_offset <= state.log_end_offset or state.active_size_bytes < 0:
@@ -114,14 +114,14 @@ def active_segment_within_log(commit: CheckedCommit) -> str | None:
     return None
 
 
-def partitions_are_never_removed(commit: CheckedCommit) -> str | None:
+def partitions_are_never_removed(commit: ProposedCommit) -> str | None:
     for old, new in commit.kept_topics:
         if len(new.partitions) < len(old.partitions):
             return f"topic {old.name} would change from {len(old.partitions)} to {len(new.partitions)} partitions"
     return None
 
 
-def topics_have_partitions(commit: CheckedCommit) -> str | None:
+def topics_have_partitions(commit: ProposedCommit) -> str | None:
     for name in commit.changes.topics:
         topic = commit.after.topics.get(name)
         if topic is not None and not topic.partitions:
@@ -129,7 +129,7 @@ def topics_have_partitions(commit: CheckedCommit) -> str | None:
     return None
 
 
-def topic_ids_unique(commit: CheckedCommit) -> str | None:
+def topic_ids_unique(commit: ProposedCommit) -> str | None:
     if len(commit.after.topic_names) != len(commit.after.topics):
         return f"{len(commit.after.topics)} topics have {len(commit.after.topic_names)} ids"
     for name in commit.changes.topics:
@@ -139,7 +139,7 @@ def topic_ids_unique(commit: CheckedCommit) -> str | None:
     return None
 
 
-def transaction_versions_rise(commit: CheckedCommit) -> str | None:
+def transaction_versions_rise(commit: ProposedCommit) -> str | None:
     for name in commit.changes.transactional_ids:
         old, new = commit.before.transactional_ids.get(name), commit.after.transactional_ids.get(name)
         if old is None or new is None:
@@ -151,7 +151,7 @@ def transaction_versions_rise(commit: CheckedCommit) -> str | None:
     return None
 
 
-def producer_epochs_never_fall(commit: CheckedCommit) -> str | None:
+def producer_epochs_never_fall(commit: ProposedCommit) -> str | None:
     for name in commit.changes.transactional_ids:
         old, new = commit.before.transactional_ids.get(name), commit.after.transactional_ids.get(name)
         if old is None or new is None:
@@ -161,7 +161,7 @@ def producer_epochs_never_fall(commit: CheckedCommit) -> str | None:
     return None
 
 
-def fenced_incarnations_stay_fenced(commit: CheckedCommit) -> str | None:
+def fenced_incarnations_stay_fenced(commit: ProposedCommit) -> str | None:
     for name in commit.changes.transactional_ids:
         old, new = commit.before.transactional_ids.get(name), commit.after.transactional_ids.get(name)
         if old is None or new is None or new.incarnation == old.incarnation:
@@ -173,20 +173,20 @@ def fenced_incarnations_stay_fenced(commit: CheckedCommit) -> str | None:
     return None
 
 
-def format_version_stays(commit: CheckedCommit) -> str | None:
+def format_version_stays(commit: ProposedCommit) -> str | None:
     """Except that remote storage may be configured for a root on a file system."""
     if not commit.before.format.may_become(commit.after.format):
         return f"the format version would change from {commit.before.format_version} to {commit.after.format_version}"
     return None
 
 
-def producer_ids_allocated_once(commit: CheckedCommit) -> str | None:
+def producer_ids_allocated_once(commit: ProposedCommit) -> str | None:
     if commit.after.next_producer_id < commit.before.next_producer_id:
         return f"the next producer id falls from {commit.before.next_producer_id} to {commit.after.next_producer_id}"
     return None
 
 
-def extents_cover_log(commit: CheckedCommit) -> str | None:
+def extents_cover_log(commit: ProposedCommit) -> str | None:
     """Extents begin at or below the log start. In an object root they end at the log end, elsewhere not above it.
 
     That each follows the one before is checked where they are added (extent_changes.py).
@@ -207,7 +207,7 @@ def extents_cover_log(commit: CheckedCommit) -> str | None:
     return None
 
 
-def segments_reach_local_log_start(commit: CheckedCommit) -> str | None:
+def segments_reach_local_log_start(commit: ProposedCommit) -> str | None:
     """What is not in a partition's directory any more must be in remote storage; the active segment stays."""
     for name, partition in commit.changed_partitions:
         state = partition.state
@@ -222,7 +222,7 @@ def segments_reach_local_log_start(commit: CheckedCommit) -> str | None:
     return None
 
 
-def segments_need_format_that_has_them(commit: CheckedCommit) -> str | None:
+def segments_need_format_that_has_them(commit: ProposedCommit) -> str | None:
     """An earlier version of this package must not read a root on a file system that has remote segments."""
     if commit.after.format.may_have_segments:
         return None
@@ -235,7 +235,7 @@ def segments_need_format_that_has_them(commit: CheckedCommit) -> str | None:
     return None
 
 
-def expired_writes_stay_out(commit: CheckedCommit) -> str | None:
+def expired_writes_stay_out(commit: ProposedCommit) -> str | None:
     """The objects of writes planned below the staging horizon may have been deleted."""
     for planned_at in commit.changes.planned_at:
         if commit.before.staging_horizon.has_expired(planned_at):
@@ -246,14 +246,14 @@ def expired_writes_stay_out(commit: CheckedCommit) -> str | None:
     return None
 
 
-def staging_horizon_never_falls(commit: CheckedCommit) -> str | None:
+def staging_horizon_never_falls(commit: ProposedCommit) -> str | None:
     old, new = commit.before.staging_horizon, commit.after.staging_horizon
     if new.offset < old.offset:
         return f"the staging horizon falls from {old.offset} to {new.offset}"
     return None
 
 
-def staging_horizon_moves_to_where_it_was_set(commit: CheckedCommit) -> str | None:
+def staging_horizon_moves_to_where_it_was_set(commit: ProposedCommit) -> str | None:
     """So that writers have time. A follower that truncates lets all that was planned before expire at once."""
     old, new = commit.before.staging_horizon, commit.after.staging_horizon
     if new != old and new.offset > old.commit_offset + 1:
@@ -302,7 +302,7 @@ def check_invariants(
 
     `is_follower`: the commit is made by the follower of the root.
     """
-    commit = CheckedCommit(before, after, changes)
+    commit = ProposedCommit(before, after, changes)
     for invariant in FOLLOWER_INVARIANTS if is_follower else INVARIANTS:
         wrong = invariant(commit)
         if wrong is not None:

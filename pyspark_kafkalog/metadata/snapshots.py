@@ -34,7 +34,7 @@ from typing import Final, Protocol
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
-from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, KnownSnapshot, LoadedImage, LogTail
+from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, CommitLogTail, KnownSnapshot, LoadedImage
 from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
@@ -149,7 +149,7 @@ class Snapshots(Protocol):
             except CorruptRecordError as error:
                 damage = damage or error
                 must_reach = max(must_reach, end_offset)
-        return LoadedSnapshot(LoadedImage(MetadataImage(), LogTail(self.location)), damage, must_reach)
+        return LoadedSnapshot(LoadedImage(MetadataImage(), CommitLogTail(self.location)), damage, must_reach)
 
     def _load(self, end_offset: int) -> LoadedImage:
         name = self.name_of(end_offset)
@@ -157,7 +157,7 @@ class Snapshots(Protocol):
         image = image_of(snapshot, end_offset, name)
         timestamp_ms = snapshot.last_contained_timestamp_ms
         known = KnownSnapshot(end_offset, snapshot.size_bytes, timestamp_ms, is_sound=True)
-        return LoadedImage(image, LogTail(name, known, timestamp_ms))
+        return LoadedImage(image, CommitLogTail(name, known, timestamp_ms))
 
 
 def image_of(snapshot: Snapshot, end_offset: int, file: str) -> MetadataImage:
@@ -223,7 +223,7 @@ def _setting(properties: Mapping[str, str], name: str) -> int:
 
 
 def snapshot_is_due(
-    tail: LogTail, config: MetadataLogConfig, *, now_ms: int, snapshot_share: int = 1, next_bytes: int = 0
+    tail: CommitLogTail, config: MetadataLogConfig, *, now_ms: int, snapshot_share: int = 1, next_bytes: int = 0
 ) -> bool:
     """Whether the log behind `tail`, which ends with a commit, calls for a snapshot at time `now_ms`.
 

@@ -35,10 +35,10 @@ from pyspark_kafkalog.metadata.backend import MetadataBackend
 from pyspark_kafkalog.metadata.commit_log import (
     Commit,
     CommitLog,
+    CommitLogTail,
     CommitsRemovedError,
     KnownSnapshot,
     LoadedImage,
-    LogTail,
     OldCommits,
 )
 from pyspark_kafkalog.metadata.delta import apply, start_delta
@@ -433,7 +433,7 @@ class MetadataStore:
     def _publish(self, plan: _Plan, new: NewCommit) -> CommitOutcome:
         image, after, timestamp_ms = plan.image, plan.after, plan.timestamp_ms
         loaded = self._loaded
-        base = loaded if loaded.image is image else LoadedImage(image, LogTail(""))
+        base = loaded if loaded.image is image else LoadedImage(image, CommitLogTail(""))
         commit = self._backend.publish(
             base,
             plan.records,

@@ -18,7 +18,7 @@ from enum import Enum, auto
 from typing import Protocol, TypeAlias
 
 from pyspark_kafkalog.metadata.access.acl import Acl
-from pyspark_kafkalog.metadata.access.client_quotas import Quotas
+from pyspark_kafkalog.metadata.access.users import Quotas
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.root.commit.runs import StagedBatches
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -25,8 +25,8 @@ from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, Buffer
 from pyspark_kafkalog.replication.partition_state import PartitionState, epochs_with_records
-from pyspark_kafkalog.root.leader_epochs import epochs_of
 from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.reads import epochs_of
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.log.extent_search import (

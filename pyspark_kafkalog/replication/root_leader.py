@@ -26,9 +26,8 @@ from pyspark_kafkalog.replication.leader import (
 )
 from pyspark_kafkalog.replication.root_batches import RootBatches
 from pyspark_kafkalog.replication.topics_plan import TOPIC_DEFAULTS
-from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, end_of_epoch, epochs_of
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.root.reads import root_partitions
+from pyspark_kafkalog.root.reads import UNDEFINED_EPOCH, end_of_epoch, epochs_of, root_partitions
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry

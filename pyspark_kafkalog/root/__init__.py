@@ -3,7 +3,7 @@
 In reading order:
 
 - protocol: `Root`, what the rest of the package needs of a log directory
-- snapshot, reads, leader_epochs: topics and partitions as of one time or of a plan; their readers and leader epochs
+- snapshot, reads: topics and partitions as of one time or of a plan; their readers and leader epochs
 - native, file_root: a native log directory, as of its commit log; one on a file system
 - bootstrap: creates a native log directory
 - admin: records that change topics and broker-level settings

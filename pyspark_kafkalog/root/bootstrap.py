@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import CommitConflictError, LogDirError, ReadOnlyLogDirError
-from pyspark_kafkalog.metadata.commit_log import LoadedImage, LogTail
+from pyspark_kafkalog.metadata.commit_log import CommitLogTail, LoadedImage
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.local.log import LocalCommitLog
@@ -243,7 +243,7 @@ def create_object_root(
     place = ObjectBackend.open(store, clock=clock, waiting=waiting)
     records = _first_records(properties, rng, format_version=OBJECT_FORMAT_VERSION)
     try:
-        place.publish(LoadedImage(MetadataImage(), LogTail("")), records, timestamp_ms=clock(), frees_space=False)
+        place.publish(LoadedImage(MetadataImage(), CommitLogTail("")), records, timestamp_ms=clock(), frees_space=False)
     except CommitConflictError:
         raise LogDirError(f"{store.url} was created by another process meanwhile: open it") from None
     return ObjectMetadataStore.open(store, clock=clock, rng=rng, waiting=waiting)

@@ -22,6 +22,7 @@ from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore, remove_l
 from pyspark_kafkalog.metadata.root_format import TIERED_FORMAT_VERSION, metadata_dir, set_marker
 from pyspark_kafkalog.metadata.root_lock import acquire_flock, file_system_time_ns, root_lock
 from pyspark_kafkalog.root.admin import Build, ConfigPlan
+from pyspark_kafkalog.root.commit.staged_write import commit_files
 from pyspark_kafkalog.root.directories import (
     ensure_partition_directories,
     find_unrenamed_directories,
@@ -233,7 +234,6 @@ class FileRoot(NativeRoot):
         flush: FlushMode = "fsync",
     ) -> CommitResult:
         from pyspark_kafkalog.root.commit.open_logs import FileCommits  # not needed by readers
-        from pyspark_kafkalog.root.commit.staged_write import commit_files
 
         commits = FileCommits(self, flush=flush, operation="write", appends_files=True)
         return commit_files(commits, _files(staged), transaction)

@@ -23,6 +23,7 @@ from pyspark_kafkalog.errors import TopicExistsError
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.record.reference import RecordBatch, decode_batch
+from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -137,8 +138,6 @@ class FollowedLog(ABC):
 def _steps(
     found: PartitionSnapshot, start_offset: int, whole: _Whole | None, *, has_open: bool
 ) -> Iterator[ReplayStep]:
-    from pyspark_kafkalog.storage.log.reader import LogReader  # imports compiled code
-
     reader = LogReader(found.extents(), TopicPartition(found.topic, found.partition))
     if not has_open and found.high_watermark - start_offset >= _MANY_OFFSETS:
         if whole is not None:

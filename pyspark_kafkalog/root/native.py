@@ -39,13 +39,13 @@ from pyspark_kafkalog.root.write_transaction import (
 )
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.filesystem import FlushMode
+from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import plural
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.commit.committer import CommitEngine, FollowerWriter, LeaderWriter
     from pyspark_kafkalog.root.commit.cut_files import KeptRecords
-    from pyspark_kafkalog.storage.log.reader import LogReader
 
 #: Ids that one commit makes the root forget at most.
 _IDS_A_COMMIT: Final = 1_000
@@ -143,8 +143,6 @@ class NativeRoot(Unguarded, ABC):
     def _snapshot(self, topic: TopicImage, partition: PartitionImage) -> PartitionSnapshot: ...
 
     def reader(self, topic: str, partition: int) -> LogReader:
-        from pyspark_kafkalog.storage.log.reader import LogReader  # imports compiled code
-
         return LogReader(self.partition(topic, partition).extents(), TopicPartition(topic, partition))
 
     @abstractmethod

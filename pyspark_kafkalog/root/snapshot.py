@@ -31,7 +31,10 @@ from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import broker_log_starts
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity, read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
+from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition, partition_path
+from pyspark_kafkalog.tiered.extents import tiered_extents
+from pyspark_kafkalog.tiered.own_storage import OwnStorage, own_remote_log
 from pyspark_kafkalog.tiered.remote_log import RemoteLog
 from pyspark_kafkalog.tiered.remote_storage import OwnStorage, own_remote_log
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
@@ -99,8 +102,6 @@ class RemotePart:
 
     def extents(self, local: LocalExtents | None) -> PartitionExtents:
         """The whole log, with its local segments."""
-        from pyspark_kafkalog.tiered.extents import tiered_extents  # imports compiled code
-
         return tiered_extents(self.log, None if self.is_all else local, self.look_up)
 
     def part(self, start_offset: int, end_offset: int, *, committed: bool) -> RemotePart:
@@ -167,8 +168,6 @@ class PartitionSnapshot:
         """What a LogReader of the partition reads. Raises LogDirError if the directory is a symbolic link."""
         if self.extents_elsewhere is not None:
             return self.extents_elsewhere()
-        from pyspark_kafkalog.storage.log.reader import LocalExtents  # imports compiled code
-
         if self.remote is None:
             return LocalExtents(self.directory)
         return self.remote.extents(None if self.local_directory is None else LocalExtents(self.local_directory))
@@ -365,8 +364,6 @@ class LocalPartition:
         return partition_path(Path(self.root), self.topic_partition)
 
     def extents(self) -> PartitionExtents:
-        from pyspark_kafkalog.storage.log.reader import LocalExtents  # imports compiled code
-
         local = LocalExtents(self.directory)
         return local if self.remote is None else self.remote.extents(local)
 

@@ -57,8 +57,10 @@ from pyspark_kafkalog.metadata.access.acl import (
     PatternType,
     PermissionType,
     ResourceType,
+    add_acls,
     canonical_host,
     is_range,
+    remove_acls,
 )
 from pyspark_kafkalog.root.brokers.image import BrokerMetadata, read_metadata_of
 from pyspark_kafkalog.root.protocol import native_or_none
@@ -258,8 +260,6 @@ class AccessControl:
 
     def add(self, acls: Collection[Acl]) -> None:
         """Add the entries that do not exist, in one commit. Raises InvalidAclError, ReadOnlyLogDirError."""
-        from pyspark_kafkalog.metadata.access.acl import add_acls
-
         wanted = [replace(each, host=canonical_host(each.host)) for each in acls]
         self._root.native().commit(
             lambda image: add_acls(image.acls.values(), wanted, random.SystemRandom()),
@@ -268,8 +268,6 @@ class AccessControl:
 
     def remove(self, acl_filter: AclFilter) -> list[Acl]:
         """Remove the entries that the filter matches, in one commit; return them. Raises ReadOnlyLogDirError."""
-        from pyspark_kafkalog.metadata.access.acl import remove_acls
-
         removed: list[Acl] = []
 
         def build(image: MetadataImage) -> Sequence[MetadataRecord]:

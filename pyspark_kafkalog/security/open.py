@@ -14,11 +14,12 @@ from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation, RootPath, check_path, is_object_url, parse_location
-from pyspark_kafkalog.root.bootstrap import create_root, is_vacant
+from pyspark_kafkalog.root.bootstrap import create_object_root, create_root, is_vacant, is_vacant_store
 from pyspark_kafkalog.root.brokers.broker_directories import BrokerDirectories
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.security.guarded_root import GuardedRoot
@@ -134,8 +135,6 @@ def _open_object_root(
     clock: Callable[[], int],
     is_broker: bool,
 ) -> Root:
-    from pyspark_kafkalog.root.objects.object_root import ObjectRoot  # loads what roots on a file system do not need
-
     if is_broker:
         raise InvalidOptionError(f"{address}: reading to the log end and remote storage are for brokers' directories")
     root = ObjectRoot(address, clock=clock)
@@ -196,9 +195,6 @@ def create_native_root(
     """
     place = _place_of(path)
     if isinstance(place, StoreAddress):
-        from pyspark_kafkalog.root.bootstrap import create_object_root
-        from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-
         create_object_root(place.open(), clock=clock)
         return ObjectRoot(place, clock=clock)
     return FileRoot(create_root(place, clock=clock, fs=fs), clock=clock, fs=fs)
@@ -210,8 +206,6 @@ def find_root(
     """The root at `path`; None if there is none, or one whose creation was not finished."""
     place = _place_of(path)
     if isinstance(place, StoreAddress):
-        from pyspark_kafkalog.root.bootstrap import is_vacant_store
-
         try:
             return _open_object_root(place, principal, None, clock=clock, is_broker=False)
         except LogDirError:

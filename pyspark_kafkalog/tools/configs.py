@@ -41,26 +41,24 @@ from pyspark_kafkalog.config.entries import (
 )
 from pyspark_kafkalog.errors import InvalidConfigError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata.access.client_quotas import (
+from pyspark_kafkalog.metadata.access.users import (
     CLIENT_ID,
     CLIENT_QUOTAS,
     IP,
     IP_QUOTAS,
+    ITERATIONS_MIN,
+    MECHANISMS,
     USER,
+    CredentialDeletion,
+    CredentialUpsertion,
     QuotaEntity,
     QuotaFilter,
     Quotas,
+    ScramCredentials,
+    alter_credentials,
     alter_quotas,
     find_quotas,
     quota_entity,
-)
-from pyspark_kafkalog.metadata.access.scram import (
-    ITERATIONS_MIN,
-    MECHANISMS,
-    CredentialDeletion,
-    CredentialUpsertion,
-    ScramCredentials,
-    alter_credentials,
     upsertion,
 )
 from pyspark_kafkalog.metadata.image import ALL_BROKERS, MetadataImage

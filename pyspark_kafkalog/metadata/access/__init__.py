@@ -3,6 +3,5 @@
 In reading order:
 
 - acl: access control entries and their records; addresses of clients in one form, and ranges of them
-- scram: credentials of users, and their records
-- client_quotas: quotas of users, clients and addresses, and their records
+- users: credentials of users, quotas of users, clients and addresses, and their records
 """

@@ -32,7 +32,7 @@ from pyspark_kafkalog.errors import (
     UnsupportedApiError,
 )
 from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
-from pyspark_kafkalog.metadata.access.client_quotas import QuotaEntity, Quotas, quota_entity
+from pyspark_kafkalog.metadata.access.users import QuotaEntity, Quotas, quota_entity
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage

@@ -39,8 +39,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import CommitStateUnknownError, DiskFormatError, KafkalogError, LogDirError
 from pyspark_kafkalog.metadata.access.acl import acl_record
-from pyspark_kafkalog.metadata.access.client_quotas import quota_records
-from pyspark_kafkalog.metadata.access.scram import credential_record
+from pyspark_kafkalog.metadata.access.users import credential_record, quota_records
 from pyspark_kafkalog.metadata.image import (
     GROUP_RESOURCE,
     TOPIC_RESOURCE,

@@ -32,8 +32,7 @@ from pyspark_kafkalog.config.group import GROUP_CONFIGS
 from pyspark_kafkalog.config.topic import validate_topic_config
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidConfigError, KafkalogError, LogDirError
 from pyspark_kafkalog.metadata.access.acl import Acl
-from pyspark_kafkalog.metadata.access.client_quotas import Quotas
-from pyspark_kafkalog.metadata.access.scram import ScramCredentials
+from pyspark_kafkalog.metadata.access.users import Quotas, ScramCredentials
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.bootstrap import DEFAULT_NODE_ID

@@ -26,8 +26,14 @@ from typing import BinaryIO, Final
 from pyspark_kafkalog.config.broker import AUTHORIZER_CONFIG
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, InvalidRecordError, InvalidTopicError
 from pyspark_kafkalog.metadata.access.acl import Acl, parse_acl
-from pyspark_kafkalog.metadata.access.client_quotas import QuotaEntity, apply_quota_record
-from pyspark_kafkalog.metadata.access.scram import ScramCredential, ScramMechanism, credential_key, parse_credential
+from pyspark_kafkalog.metadata.access.users import (
+    QuotaEntity,
+    ScramCredential,
+    ScramMechanism,
+    apply_quota_record,
+    credential_key,
+    parse_credential,
+)
 from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     AbortTransactionRecord,

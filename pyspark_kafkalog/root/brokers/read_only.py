@@ -15,6 +15,7 @@ from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError, UnknownT
 from pyspark_kafkalog.metadata.access.acl import Unguarded
 from pyspark_kafkalog.root.brokers.image import BrokerMetadata, read_metadata_of
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.root.write_transaction import WriteTransaction
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
     from pyspark_kafkalog.storage.filesystem import FlushMode
-    from pyspark_kafkalog.storage.log.reader import LogReader
 
 
 class ReadOnlyRoot(Unguarded):
@@ -130,8 +130,6 @@ class ReadOnlyRoot(Unguarded):
         return tuple(self._snapshots.values())
 
     def reader(self, topic: str, partition: int) -> LogReader:
-        from pyspark_kafkalog.storage.log.reader import LogReader  # imports compiled code
-
         return LogReader(self.partition(topic, partition).extents(), TopicPartition(topic, partition))
 
     # A broker's directory is never written to, and has no commits of this package.

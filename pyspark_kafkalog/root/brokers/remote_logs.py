@@ -21,6 +21,7 @@ from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoi
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
 from pyspark_kafkalog.storage.log.log_state import load_read_only
+from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
@@ -70,8 +71,6 @@ def read_remote_log_metadata(directories: Sequence[Path]) -> RemoteLogMetadata:
 
 def _metadata_partitions(directories: Iterable[Path]) -> list[MetadataPartition]:
     """Of each partition of the topic, the replica that reaches furthest."""
-    from pyspark_kafkalog.storage.log.reader import LocalExtents  # imports compiled code
-
     best: dict[int, MetadataPartition] = {}
     for root in directories:
         starts = broker_log_starts(root)

@@ -229,7 +229,7 @@ def plan_units(plan: CommitPlan, units: Sequence[CommitUnit]) -> list[tuple[Appe
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedAppend:
+class CheckedFollowerAppend:
     """An append whose batches are whole and undamaged; those in a store were checked by the task that put them."""
 
     change: FollowerAppend
@@ -240,7 +240,7 @@ class CheckedAppend:
         return self.change.topic_partition
 
 
-CheckedChange: TypeAlias = CheckedAppend | Truncation | StartAt
+CheckedChange: TypeAlias = CheckedFollowerAppend | Truncation | StartAt
 
 
 def check_changes(changes: Sequence[FollowerChange]) -> list[CheckedChange | KafkalogError]:
@@ -266,8 +266,8 @@ def _checked(change: FollowerChange, *, is_second: bool) -> CheckedChange | Kafk
     try:
         if isinstance(data, StagedBatches):
             data.check(change.topic_id, change.topic_partition)
-            return CheckedAppend(change, data)
-        return CheckedAppend(change, data if isinstance(data, FollowerBatches) else check_batches(data))
+            return CheckedFollowerAppend(change, data)
+        return CheckedFollowerAppend(change, data if isinstance(data, FollowerBatches) else check_batches(data))
     except KafkalogError as error:
         return error
 
@@ -317,7 +317,7 @@ class Attempt(ABC):
     def change(self, change: CheckedChange, cut_files: CutFiles) -> None:
         """Add a follower's change to the commit, if the log is as the change expects; `cut_files` keep what it cuts."""
         try:
-            if isinstance(change, CheckedAppend):
+            if isinstance(change, CheckedFollowerAppend):
                 self._append_copied(change, state_before(self.image, change.change))
             else:
                 self._cut(change, state_before(self.image, change), cut_files)
@@ -332,7 +332,7 @@ class Attempt(ABC):
         return self.states[topic_partition] if topic_partition in self.states else self.refused[topic_partition]
 
     @abstractmethod
-    def _append_copied(self, checked: CheckedAppend, before: LogState) -> None: ...
+    def _append_copied(self, checked: CheckedFollowerAppend, before: LogState) -> None: ...
 
     @abstractmethod
     def _cut(self, change: Truncation | StartAt, before: LogState, cut_files: CutFiles) -> None: ...
@@ -348,7 +348,7 @@ def state_after_append(change: FollowerAppend, before: LogState, appended: LogSt
     )
 
 
-def producer_ids_record(image: MetadataImage, appends: Iterable[CheckedAppend]) -> list[MetadataRecord]:
+def producer_ids_record(image: MetadataImage, appends: Iterable[CheckedFollowerAppend]) -> list[MetadataRecord]:
     """The record after which the root never hands out one of the producer ids in the appends; none if it is not needed.
 
     So the image always knows the highest id that the leader has handed out, as far as it was seen here.

@@ -36,7 +36,7 @@ from pyspark_kafkalog.record.header import BATCH_DTYPE
 from pyspark_kafkalog.root.commit.changes import StartAt, Truncation
 from pyspark_kafkalog.root.commit.committer import (
     Attempt,
-    CheckedAppend,
+    CheckedFollowerAppend,
     PartitionPlan,
     Plan,
     producer_ids_record,
@@ -150,7 +150,7 @@ class FileAttempt(Attempt):
     def append(self, plan: PartitionPlan) -> None:
         self._appends.append(_LeaderAppend(plan))
 
-    def _append_copied(self, checked: CheckedAppend, before: LogState) -> None:
+    def _append_copied(self, checked: CheckedFollowerAppend, before: LogState) -> None:
         if isinstance(checked.batches, StagedBatches):
             raise InvalidRecordError(
                 f"{checked.topic_partition}: batches in an object store cannot be appended to a file"
@@ -295,7 +295,9 @@ def _joined(parts: Sequence[LeaderBatches]) -> tuple[NDArray[np.uint8], NDArray[
 class _FollowerAppend:
     """The append of checked batches to one partition, which may be refused. See `PartitionAppend`."""
 
-    def __init__(self, checked: CheckedAppend, before: LogState, refused: dict[TopicPartition, KafkalogError]) -> None:
+    def __init__(
+        self, checked: CheckedFollowerAppend, before: LogState, refused: dict[TopicPartition, KafkalogError]
+    ) -> None:
         self.checked = checked
         self._before = before
         self._refused = refused

@@ -49,7 +49,7 @@ from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.root.commit.changes import StartAt, Truncation
 from pyspark_kafkalog.root.commit.committer import (
     Attempt,
-    CheckedAppend,
+    CheckedFollowerAppend,
     PartitionPlan,
     Plan,
     producer_ids_record,
@@ -283,7 +283,7 @@ class ObjectAttempt(Attempt):
         self._puts = puts
         self._producers: dict[TopicPartition, LazyProducers] = {}
         self._appends: list[_PlannedAppend] = []
-        self._copied: list[CheckedAppend] = []
+        self._copied: list[CheckedFollowerAppend] = []
         self._cuts: list[PlannedTruncation] = []
 
     def commit_records(self) -> list[MetadataRecord]:
@@ -343,7 +343,7 @@ class ObjectAttempt(Attempt):
 
     # Of a follower
 
-    def _append_copied(self, checked: CheckedAppend, before: LogState) -> None:
+    def _append_copied(self, checked: CheckedFollowerAppend, before: LogState) -> None:
         change, batches, of = checked.change, checked.batches, checked.topic_partition
         partition = self.image.partition(of.topic, of.partition)
         runs: Sequence[NewRun] = ()

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING
 from pyspark_kafkalog.errors import KafkalogError, LogDirError
 from pyspark_kafkalog.metadata.image import PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.objects.backend import ObjectMetadataStore
+from pyspark_kafkalog.metadata.objects.log import has_commits_from
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.root.admin import Build
+from pyspark_kafkalog.root.commit.staged_write import commit_objects
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
@@ -33,6 +35,7 @@ from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransacti
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, another_root_error
 from pyspark_kafkalog.storage.filesystem import FlushMode, time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.objects.upload import WrittenObject
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
@@ -155,9 +158,6 @@ class ObjectRoot(NativeRoot):
         transaction: WriteTransaction | None = None,
         flush: FlushMode = "fsync",
     ) -> CommitResult:
-        from pyspark_kafkalog.root.commit.staged_write import commit_objects  # not needed by readers
-        from pyspark_kafkalog.storage.objects.upload import WrittenObject
-
         objects = [each for each in staged if isinstance(each, WrittenObject)]
         if len(objects) != len(staged):
             raise LogDirError("expected data objects, found staged files: the write was planned for a file system")
@@ -212,8 +212,6 @@ class PlannedRoot:
         task cannot add rows to it.
         """
         if self._has_later_commit is None:
-            from pyspark_kafkalog.metadata.objects.log import has_commits_from
-
             self._has_later_commit = has_commits_from(self.address.open(), self.version)
         if not self._has_later_commit:
             return None

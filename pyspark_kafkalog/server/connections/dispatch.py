@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
 from pyspark_kafkalog.errors import AuthenticationError, CorruptRecordError, KafkalogError, UnsupportedApiError
-from pyspark_kafkalog.metadata.access.client_quotas import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from pyspark_kafkalog.metadata.access.users import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.schema import FieldSpec, Piece
 from pyspark_kafkalog.protocol.api import REQUEST_ELEMENTS_MAX, ApiKey, ParsedRequest, parse_request

@@ -28,8 +28,7 @@ import numpy as np
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import FetchPartition
-from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, UNDEFINED_OFFSET, end_of_epoch, epochs_of
-from pyspark_kafkalog.root.reads import RootPartitions
+from pyspark_kafkalog.root.reads import UNDEFINED_EPOCH, UNDEFINED_OFFSET, RootPartitions, end_of_epoch, epochs_of
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import RecordMemory, ServerContext
 from pyspark_kafkalog.server.event_loop import YieldBudget

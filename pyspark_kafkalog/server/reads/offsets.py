@@ -44,9 +44,8 @@ from pyspark_kafkalog.protocol.messages.records import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from pyspark_kafkalog.root.leader_epochs import UNDEFINED_EPOCH, end_of_epoch, epoch_at, epochs_of
 from pyspark_kafkalog.root.protocol import native_or_none
-from pyspark_kafkalog.root.reads import RootPartitions
+from pyspark_kafkalog.root.reads import UNDEFINED_EPOCH, RootPartitions, end_of_epoch, epoch_at, epochs_of
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import Request, ServerContext, Session
 from pyspark_kafkalog.server.request_errors import error_code_of

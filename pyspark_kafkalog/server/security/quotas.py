@@ -23,7 +23,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType, canonical_ip
-from pyspark_kafkalog.metadata.access.client_quotas import (
+from pyspark_kafkalog.metadata.access.users import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
     IP,

@@ -44,7 +44,7 @@ from pyspark_kafkalog.errors import (
     UnsupportedMechanismError,
 )
 from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
-from pyspark_kafkalog.metadata.access.scram import (
+from pyspark_kafkalog.metadata.access.users import (
     ITERATIONS_MIN,
     CredentialDeletion,
     CredentialUpsertion,

@@ -72,9 +72,7 @@ class KafkalogBatchReader(DataSourceReader):
             _LOG.warning(notice)
         names = {each.topic_partition.topic for each in ranges}
         # Of a broker's directory, or a copy of one, people also read partitions that were put together.
-        ids = {
-            name: None if root.is_broker_directory else root.topic(name, readable_only=True).topic_id for name in names
-        }
+        ids = {name: None if root.version is None else root.topic(name, readable_only=True).topic_id for name in names}
         return [
             self._input_partition(each, root.planned_partition(each.topic_partition, ids[each.topic_partition.topic]))
             for each in ranges

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, OffsetOutOfRangeError
 from pyspark_kafkalog.spark.read.plan import check_end_if_kept
+from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.threads import bound_address_space
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafkalog.root.snapshot import PlannedPartition
-    from pyspark_kafkalog.storage.log.reader import LogReader
 
 
 _LOG: Final = logging.getLogger(__name__)
@@ -85,8 +85,6 @@ def read_offset_range(each: OffsetRangePartition, schema: pa.Schema) -> Iterator
 
 
 def _reader(each: OffsetRangePartition) -> LogReader:
-    from pyspark_kafkalog.storage.log.reader import LogReader
-
     return LogReader(each.planned.extents(), each.topic_partition)
 
 

@@ -2,7 +2,6 @@
 
 - reader: the reader that Spark calls; progress written to a consumer group
 - offsets: offsets as stored in the checkpoint
-- view: the partitions of the subscription, as of one moment
-- plan: the end of a micro-batch and its ranges
+- plan: the partitions of the subscription as of one moment; the end of a micro-batch and its ranges
 - limits: the size of a micro-batch
 """

@@ -16,8 +16,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from pyspark_kafkalog.spark.options.parse import StreamReadOptions
 from pyspark_kafkalog.spark.stream.offsets import StreamOffsets
-from pyspark_kafkalog.spark.stream.plan import unread_start
-from pyspark_kafkalog.spark.stream.view import PartitionView, StreamView
+from pyspark_kafkalog.spark.stream.plan import PartitionView, StreamView, unread_start
+from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 
 
@@ -133,8 +133,6 @@ def limit_bytes(start: StreamOffsets, ends: StreamOffsets, view: StreamView, max
 
 def _head(unread: _Unread, max_bytes: int) -> tuple[int, int]:
     """The offset at which about the first `max_bytes` of it end, and their size in bytes, at least 1."""
-    from pyspark_kafkalog.storage.log.reader import LogReader
-
     try:
         head = LogReader(unread.found.extents(), unread.found.topic_partition).head(
             unread.start_offset, unread.end_offset, max_bytes

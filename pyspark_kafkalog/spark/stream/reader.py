@@ -46,8 +46,7 @@ from pyspark_kafkalog.spark.stream.limits import (
     unread_count,
 )
 from pyspark_kafkalog.spark.stream.offsets import Origin, StreamOffsets, from_json, origin_from_json, to_json
-from pyspark_kafkalog.spark.stream.plan import TopicIds, plan_latest, plan_read
-from pyspark_kafkalog.spark.stream.view import StreamView, take_view
+from pyspark_kafkalog.spark.stream.plan import StreamView, TopicIds, plan_latest, plan_read, take_view
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, another_root_error
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -397,11 +396,11 @@ class _Source:
             raise another_root_error(self.root.path, identity, self.root.identity)
 
     def refresh(self) -> None:
-        """Refresh the log directory. A broker's directory is opened again, because it may have been adopted meanwhile.
+        """Refresh the log directory. One without commits is opened again: it may have been adopted meanwhile.
 
         Raises LogDirError if the path has another log directory, or none.
         """
-        if self.root.is_broker_directory:
+        if self.root.version is None:
             self.root = self._open(self.root.identity)
         else:
             self.root.refresh()

@@ -1,7 +1,6 @@
 """Batch and streaming writes.
 
 - plan: the plan of a write, which travels from the driver to the tasks and to the commit
-- kept_roots: the roots in object stores that a worker process has just written to
 - task: what a task does: it stages its rows
 - writers: the batch and the streaming writer that Spark calls; their commits
 """

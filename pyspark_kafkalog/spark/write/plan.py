@@ -7,13 +7,22 @@
 
 Planning, tasks and commit run in different processes. The plan contains the identity of its root, and the others check
 that this root is still at the path. Nothing is staged yet, so a crash leaves at most an empty topic.
+
+*Kept roots.* Spark's workers are used again: the one that plans micro-batches plans the next one too, and so does the
+one that commits. To open a root in an object store each time would cost more requests than the commit itself. So the
+root is kept for as long as a commit may be built on its image without a look at the store (30 seconds after the end of
+the log was seen): nothing is decided by what the image says. A topic deleted meanwhile, another writer's commit and a
+later run of the query are found by the commit. A root opened for a principal is not kept: what it may do is read again
+each time.
 """
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +32,6 @@ from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.root.staging import LocalStaging, ObjectStaging, Staging
 from pyspark_kafkalog.spark.options.parse import WriteOptions, locate
-from pyspark_kafkalog.spark.write.kept_roots import keep, kept_root
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
 from pyspark_kafkalog.storage.staging.staged_file import micro_batch_write_id
@@ -31,8 +39,10 @@ from pyspark_kafkalog.storage.staging.staged_file import micro_batch_write_id
 if TYPE_CHECKING:
     from pyspark import TaskContext
 
+    from pyspark_kafkalog.root.native import NativeRoot
     from pyspark_kafkalog.root.protocol import Root
 
+_KEPT_MAX: Final = 4
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 RUN_ID_PROPERTY: Final = "spark.jobGroup.id"
@@ -111,7 +121,7 @@ class WritePlan:
             check_identity(self.path, identity)
 
     def open_root(self) -> Root:
-        """The planned root; in an object store as it was a short time ago: see kept_roots.
+        """The planned root; in an object store as it was a short time ago, if it was kept.
 
         Raises LogDirError if the path has another root, or none.
         """
@@ -179,17 +189,35 @@ def _existing_root(path: Path | StoreAddress, principal: str | None) -> Root | N
 def _kept_root(
     path: Path | StoreAddress, principal: str | None, identity: RootIdentity | None, *, version: int
 ) -> Root | None:
-    """A root in an object store that this process has used a short time ago; None if there is none."""
-    if not isinstance(path, StoreAddress) or principal is not None:
+    """The root in an object store that was kept, has the identity (None: any), and was up to date a short time ago.
+
+    It is refreshed if it is older than `version`, as of which it is known to exist. Raises the errors of that.
+    """
+    if principal is not None or not isinstance(path, StoreAddress):
         return None
-    return kept_root(path, identity, version=version)
+    root = _kept_roots(os.getpid()).get(path)
+    if root is None or not root.store.sees_end or (identity is not None and not identity.fits(root.identity)):
+        return None
+    if root.version < version:
+        root.refresh()
+    return root
 
 
 def _kept(path: Path | StoreAddress, root: Root) -> Root:
-    """`root`, kept for the next write if it is in an object store."""
-    if isinstance(path, StoreAddress):
-        keep(path, root)
+    """`root`, kept for the next write if it is in an object store and was opened for no principal."""
+    if isinstance(path, StoreAddress) and root.principal is None:
+        kept = _kept_roots(os.getpid())
+        kept.pop(path, None)
+        kept[path] = root.native()
+        while len(kept) > _KEPT_MAX:
+            del kept[next(iter(kept))]
     return root
+
+
+@lru_cache(maxsize=1)
+def _kept_roots(process_id: int) -> dict[StoreAddress, NativeRoot]:
+    """The roots of this process, the one used last at the end."""
+    return {}
 
 
 def _root_path(options: WriteOptions) -> Path | StoreAddress:

@@ -17,7 +17,7 @@ again, a lower one fails, and planning a write with an id fences all writers tha
     worker that commits                      creates another writer, which gets the messages of the tasks and commits to
                                              the root that its own plan has opened
 
-Of a root in an object store these workers keep what they know from one micro-batch to the next (kept_roots.py).
+Of a root in an object store these workers keep what they know from one micro-batch to the next (plan.py).
 
 The query id is the write's transactional id, the batch id its version, the run id its incarnation: a replayed batch
 finds its version committed, and a run is fenced once a later one has begun. Tasks find the ids in their local
@@ -42,6 +42,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.object_store.address import StoreAddress
+from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.spark.options.parse import WriteOptions
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.spark.write.plan import MicroBatch, WritePlan, plan_batch, plan_stream
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from pyspark_kafkalog.root.protocol import Root
-    from pyspark_kafkalog.root.write_transaction import WriteTransaction
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 
 
@@ -72,8 +72,6 @@ class KafkalogBatchWriter(DataSourceArrowWriter):
     @classmethod
     def make(cls, options: WriteOptions) -> KafkalogBatchWriter:
         """On the driver: plan the write, and begin an incarnation of the transactional id if one is given."""
-        from pyspark_kafkalog.root.write_transaction import WriteTransaction
-
         plan, root = plan_batch(options)
         freeze_imports()
         if options.txn_app_id is None or options.txn_version is None:
@@ -157,8 +155,6 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
         the one that the tasks and the query's earlier micro-batches wrote to; InvalidOptionError if a task has no
         message: continuous processing calls a Python sink without messages, and rows would be lost.
         """
-        from pyspark_kafkalog.root.write_transaction import WriteTransaction
-
         tasks = [message for message in messages if isinstance(message, StreamStagedMessage)]
         if len(tasks) != len(messages):
             raise InvalidOptionError(
@@ -180,7 +176,7 @@ class KafkalogStreamWriter(DataSourceStreamArrowWriter):
         freeze_imports()
 
     def _opened_root(self) -> Root:
-        """The root as it is now, or was when it was planned; see kept_roots."""
+        """The root as it is now, or was when it was planned; see plan.py."""
         if self._root is None:
             return self.plan.open_root()
         if not isinstance(self.plan.path, StoreAddress):

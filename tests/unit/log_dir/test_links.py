@@ -21,7 +21,7 @@ from pyspark_kafkalog.spark.options.parse import parse_read_options
 from pyspark_kafkalog.spark.options.positions import Assign, Subscribe
 from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
 from pyspark_kafkalog.spark.schema import read_schema
-from pyspark_kafkalog.spark.stream.view import take_view
+from pyspark_kafkalog.spark.stream.plan import take_view
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.main import main
 

@@ -11,7 +11,7 @@ from fakes.clock import Clock
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import InvalidConfigError
-from pyspark_kafkalog.metadata.commit_log import KnownSnapshot, LogTail
+from pyspark_kafkalog.metadata.commit_log import CommitLogTail, KnownSnapshot
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.snapshots import CurrentMetadataLogConfig, MetadataLogConfig, snapshot_is_due
@@ -21,9 +21,9 @@ KIB = 1 << 10
 DEFAULTS = MetadataLogConfig.from_properties({})
 
 
-def tail(bytes_since: int, *, snapshot_bytes: int | None = None, since_ms: int = 0) -> LogTail:
+def tail(bytes_since: int, *, snapshot_bytes: int | None = None, since_ms: int = 0) -> CommitLogTail:
     known = None if snapshot_bytes is None else KnownSnapshot(5, snapshot_bytes, since_ms, is_sound=True)
-    return LogTail(Path("x"), known, since_ms, bytes_since)
+    return CommitLogTail(Path("x"), known, since_ms, bytes_since)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def tail(bytes_since: int, *, snapshot_bytes: int | None = None, since_ms: int =
         (tail(1), MetadataLogConfig(1 << 40, 0, 0), False),
     ],
 )
-def test_snapshot_is_due_by_bytes_or_by_time(there: LogTail, config: MetadataLogConfig, due: bool) -> None:
+def test_snapshot_is_due_by_bytes_or_by_time(there: CommitLogTail, config: MetadataLogConfig, due: bool) -> None:
     assert snapshot_is_due(there, config, now_ms=5000) is due
 
 

@@ -9,7 +9,7 @@ from pyspark_kafkalog.config.broker import AUTHORIZER_CONFIG, STANDARD_AUTHORIZE
 from pyspark_kafkalog.config.group import HEARTBEAT_INTERVAL as INTERVAL
 from pyspark_kafkalog.config.group import SESSION_TIMEOUT as SESSION
 from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
-from pyspark_kafkalog.metadata.access.client_quotas import quota_entity
+from pyspark_kafkalog.metadata.access.users import quota_entity
 from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.image import BrokerImage, MetadataImage, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import RemoveTopicRecord

@@ -216,14 +216,14 @@ def test_without_lock_second_commit_on_same_state_conflicts(log_dir: LogDir, mon
     monkeypatch.setattr(FileCommits, "locked", no_lock)
     staged = stage(log_dir.path, "late", SPLICED)
     other = LogDir.open(log_dir.path)
-    publish = MetadataStore.commit
+    publish = MetadataStore.make
 
     def late(self: MetadataStore, *args: Any, **kwargs: Any) -> CommitOutcome:
-        monkeypatch.setattr(MetadataStore, "commit", publish)
+        monkeypatch.setattr(MetadataStore, "make", publish)
         other.commit_staged([stage(log_dir.path, "early", SPLICED)])
         return publish(self, *args, **kwargs)
 
-    monkeypatch.setattr(MetadataStore, "commit", late)
+    monkeypatch.setattr(MetadataStore, "make", late)
     with pytest.raises(CommitConflictError, match="orders-0: another writer changed"):
         log_dir.commit_staged([staged])
     assert written_by(log_dir) == ["early"]
@@ -236,16 +236,16 @@ def test_without_lock_second_commit_on_same_state_conflicts(log_dir: LogDir, mon
 def test_without_lock_transaction_conflicts_with_its_twin(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FileCommits, "locked", no_lock)
     twin = LogDir.open(log_dir.path)
-    publish = MetadataStore.commit
+    publish = MetadataStore.make
     transaction = WriteTransaction("query", 0, "run")
     staged = stage(log_dir.path, "a")
 
     def late(self: MetadataStore, *args: Any, **kwargs: Any) -> CommitOutcome:
-        monkeypatch.setattr(MetadataStore, "commit", publish)
+        monkeypatch.setattr(MetadataStore, "make", publish)
         twin.commit_staged([stage(log_dir.path, "a", topic_partition=OTHER)], transaction=transaction)
         return publish(self, *args, **kwargs)
 
-    monkeypatch.setattr(MetadataStore, "commit", late)
+    monkeypatch.setattr(MetadataStore, "make", late)
     with pytest.raises(CommitConflictError, match="'query': another writer used"):
         log_dir.commit_staged([staged], transaction=transaction)
     assert log_dir.commit_staged([staged], transaction=transaction).is_duplicate

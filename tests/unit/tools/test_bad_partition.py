@@ -28,7 +28,7 @@ from pyspark_kafkalog.protocol.messages.cluster import (
 )
 from pyspark_kafkalog.protocol.messages.replicas import DescribeLogDirsRequest, DescribeLogDirsResponse
 from pyspark_kafkalog.spark.options.positions import Subscribe
-from pyspark_kafkalog.spark.stream.view import take_view
+from pyspark_kafkalog.spark.stream.plan import take_view
 from pyspark_kafkalog.storage.names import TopicPartition
 
 TABLE = pa.table({"value": ["x", "y"]})

@@ -27,7 +27,7 @@ from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ObjectStore, StoreRefusedError
 from pyspark_kafkalog.root.admin import delete_topic
-from pyspark_kafkalog.root.leader_epochs import leader_epochs
+from pyspark_kafkalog.root.reads import leader_epochs
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered.layouts.aiven import AivenLayout
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind

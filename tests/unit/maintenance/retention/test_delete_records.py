@@ -15,8 +15,7 @@ from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.spark.options.positions import Earliest, GlobalTimestamp, Latest, Subscribe
 from pyspark_kafkalog.spark.read.plan import OffsetResolver
-from pyspark_kafkalog.spark.stream.plan import plan_latest, plan_read
-from pyspark_kafkalog.spark.stream.view import take_view
+from pyspark_kafkalog.spark.stream.plan import plan_latest, plan_read, take_view
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets

@@ -16,22 +16,20 @@ from pyspark_kafkalog.errors import (
     UnknownCredentialError,
     UnsupportedMechanismError,
 )
-from pyspark_kafkalog.metadata.access.client_quotas import (
+from pyspark_kafkalog.metadata.access.users import (
     CLIENT_ID,
     IP,
     USER,
-    QuotaFilter,
-    alter_quotas,
-    check_filter_types,
-    find_quotas,
-    quota_entity,
-)
-from pyspark_kafkalog.metadata.access.scram import (
     CredentialDeletion,
     CredentialUpsertion,
+    QuotaFilter,
     ScramMechanism,
     alter_credentials,
+    alter_quotas,
+    check_filter_types,
     credential_of,
+    find_quotas,
+    quota_entity,
     salt_of_bits,
     upsertion,
 )

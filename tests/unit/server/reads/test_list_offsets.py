@@ -31,7 +31,7 @@ from pyspark_kafkalog.protocol.messages.records import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from pyspark_kafkalog.root.leader_epochs import UNDEFINED, end_of_epoch, epoch_at
+from pyspark_kafkalog.root.reads import UNDEFINED, end_of_epoch, epoch_at
 from pyspark_kafkalog.server.reads.offsets import (
     EARLIEST,
     EARLIEST_LOCAL,

@@ -27,8 +27,15 @@ from pyspark_kafkalog.metadata.access.acl import (
     ResourceType,
     acl_record,
 )
-from pyspark_kafkalog.metadata.access.client_quotas import IP, USER, alter_quotas, quota_entity
-from pyspark_kafkalog.metadata.access.scram import ScramMechanism, alter_credentials, upsertion
+from pyspark_kafkalog.metadata.access.users import (
+    IP,
+    USER,
+    ScramMechanism,
+    alter_credentials,
+    alter_quotas,
+    quota_entity,
+    upsertion,
+)
 from pyspark_kafkalog.metadata.messages.metadata_records import NoOpRecord
 from pyspark_kafkalog.server.config import Address, ConnectionSettings, SecuritySettings, ServerConfig
 from pyspark_kafkalog.server.run import serve

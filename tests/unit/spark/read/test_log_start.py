@@ -20,8 +20,8 @@ from pyspark_kafkalog.errors import DataLossError
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.metadata.local.backend import LocalSnapshots
-from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore, LocalSnapshots
+from pyspark_kafkalog.metadata.objects.backend import ObjectMetadataStore
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
 from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range
@@ -175,7 +175,8 @@ def test_log_start_is_looked_up_only_after_a_commit(log_dir: LogDir, monkeypatch
     made = batch(log_dir)
     planned = made.partitions()
     with monkeypatch.context() as without:
-        without.setattr(MetadataStore, "open", None)
+        without.setattr(LocalMetadataStore, "open", None)
+        without.setattr(ObjectMetadataStore, "open", None)
         assert rows_of(made, planned) == list(range(START, COUNT))
     log_dir.append("t", pa.table({"value": ["later"]}))
     assert rows_of(made, planned) == list(range(START, COUNT))

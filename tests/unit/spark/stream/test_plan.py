@@ -14,8 +14,7 @@ from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.spark.read.plan import OffsetRange
 from pyspark_kafkalog.spark.stream.limits import limit_offsets, unread_count
 from pyspark_kafkalog.spark.stream.offsets import from_json, to_json
-from pyspark_kafkalog.spark.stream.plan import plan_latest, plan_read
-from pyspark_kafkalog.spark.stream.view import PartitionView
+from pyspark_kafkalog.spark.stream.plan import PartitionView, plan_latest, plan_read
 from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -41,7 +40,7 @@ def there(
         readable_end_offset=end_offset if stable is None else stable,
         active_base_offset=-1,
         active_size_bytes=-1,
-        is_broker_directory=foreign_in is not None,
+        may_be_truncated=foreign_in is not None,
         extents=lambda: LocalExtents(foreign_in or Path("/none")),
     )
     return {topic_partition: found}

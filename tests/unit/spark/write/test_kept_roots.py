@@ -13,7 +13,7 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.spark.options.parse import parse_write_options
-from pyspark_kafkalog.spark.write import kept_roots
+from pyspark_kafkalog.spark.write import plan as plan_module
 from pyspark_kafkalog.spark.write.plan import WritePlan, plan_stream
 
 ROW = pa.table({"value": ["x"]})
@@ -23,9 +23,9 @@ ROW = pa.table({"value": ["x"]})
 def url() -> Iterator[str]:
     url = memory_root()
     LogDir.create(url).create_topic("t", partitions=1)
-    kept_roots._kept.cache_clear()
+    plan_module._kept_roots.cache_clear()
     yield url
-    kept_roots._kept.cache_clear()
+    plan_module._kept_roots.cache_clear()
     forget(url)
 
 
@@ -69,7 +69,7 @@ def test_plan_of_a_newer_version_refreshes_the_kept_root(url: str) -> None:
     other = LogDir.open(client_address(url, FaultyStore(store_of(url).bucket)))
     other.append("t", ROW)
     assert old.open_root().topic("t").partitions[0].high_watermark == 0
-    kept = kept_roots.kept_root(address, old.identity, version=other.version or 0)
+    kept = plan_module._kept_root(address, None, old.identity, version=other.version or 0)
     assert kept is not None
     assert kept.topic("t").partitions[0].high_watermark == 1
 
