@@ -10,10 +10,10 @@ In reading order:
 - extent_changes: what a commit changes in extents and objects
 - delta: how each record type changes the image
 - invariants: what must hold for every commit, and what others may not change in a root that follows a leader
-- snapshots: when one is due, its format, loading the newest
+- snapshots: their format, loading the newest
 - root_format: the marker of a native root and the version of its format
 - root_lock: one writer at a time
-- backend: what the store needs of the place that a root is at
+- backend: what the store needs of the place that a root is at; when a snapshot is due
 - local: the backend on a file system
 - store: the image kept up to date, and the loop that commits to it
 - history: the retained commits, as `kafkalog history` lists them

@@ -4,6 +4,11 @@ A backend reads and publishes commits, loads the newest snapshot, knows whether 
 one that was opened, and maintains the commit log after a commit: it writes a snapshot if one is due, then removes old
 files or objects. The commit is already published then, so an error is only logged, and a later commit tries again. A
 backend keeps no image.
+
+A snapshot is due once the commits since the last one take as many bytes as it does, 64 KiB at least and
+metadata.log.max.record.bytes.between.snapshots at most; or, with a new commit, once
+metadata.log.max.snapshot.interval.ms has passed. So reading a root's commits never takes much longer than reading its
+snapshot, and snapshots are at most half of the bytes of the metadata log.
 """
 
 from __future__ import annotations
@@ -11,23 +16,84 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog, KnownSnapshot, LoadedImage, OldCommits
-from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.metadata.snapshots import (
-    CurrentMetadataLogConfig,
-    LoadedSnapshot,
-    MetadataLogConfig,
-    Snapshots,
-    snapshot_is_due,
+from pyspark_kafkalog.metadata.commit_log import (
+    Commit,
+    CommitLog,
+    CommitLogTail,
+    KnownSnapshot,
+    LoadedImage,
+    OldCommits,
 )
+from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot, Snapshots
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 
 _LOG: Final = logging.getLogger(__name__)
+
+
+_MIN_BYTES_BETWEEN_SNAPSHOTS: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataLogConfig:
+    """The metadata.* settings: bytes and ms between snapshots, ms that old files are kept."""
+
+    max_bytes_between_snapshots: int
+    max_snapshot_interval_ms: int
+    max_retention_ms: int
+
+    @staticmethod
+    def from_properties(properties: Mapping[str, str]) -> MetadataLogConfig:
+        """Parse the three of a broker's `properties`. Raises InvalidConfigError."""
+        return MetadataLogConfig(
+            _setting(properties, "metadata.log.max.record.bytes.between.snapshots"),
+            _setting(properties, "metadata.log.max.snapshot.interval.ms"),
+            _setting(properties, "metadata.max.retention.ms"),
+        )
+
+
+class CurrentMetadataLogConfig:
+    """The metadata.* settings as of an image, parsed again only after they were changed."""
+
+    def __init__(self) -> None:
+        self._parsed: tuple[Mapping[str, Mapping[str, str]], MetadataLogConfig] | None = None
+
+    def of(self, image: MetadataImage) -> MetadataLogConfig:
+        """The settings in `image`. Raises InvalidConfigError."""
+        if self._parsed is None or image.broker_configs is not self._parsed[0]:
+            self._parsed = image.broker_configs, MetadataLogConfig.from_properties(broker_configs(image))
+        return self._parsed[1]
+
+
+def _setting(properties: Mapping[str, str], name: str) -> int:
+    definition = BROKER_CONFIGS[name]
+    value = definition.parse(properties[name]) if name in properties else definition.default
+    assert isinstance(value, int)
+    return value
+
+
+def snapshot_is_due(
+    tail: CommitLogTail, config: MetadataLogConfig, *, now_ms: int, snapshot_share: int = 1, next_bytes: int = 0
+) -> bool:
+    """Whether the log behind `tail`, which ends with a commit, calls for a snapshot at time `now_ms`.
+
+    The commits since the last snapshot may take 1 / `snapshot_share` of its bytes. With `next_bytes` it is asked about
+    the log after another commit of this size.
+    """
+    bytes_since = tail.bytes_since + next_bytes
+    if not bytes_since:
+        return False
+    last_bytes = 0 if tail.snapshot is None else tail.snapshot.size_bytes // snapshot_share
+    if bytes_since >= min(config.max_bytes_between_snapshots, max(_MIN_BYTES_BETWEEN_SNAPSHOTS, last_bytes)):
+        return True
+    return 0 < config.max_snapshot_interval_ms <= now_ms - tail.since_ms
 
 
 class _LoggingFailures:

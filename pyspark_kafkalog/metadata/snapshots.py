@@ -1,4 +1,4 @@
-"""Metadata snapshots: when one is due, its format, and loading an image from the newest.
+"""Metadata snapshots: their format, and loading an image from the newest.
 
     __cluster_metadata-0/
       kafkalog-newest-snapshot                          hint: the newest snapshot's file name and a line end
@@ -6,11 +6,6 @@
         control batch    SnapshotHeader: time (ms) of the last commit in it
         batches          metadata records (image.image_records), offsets going on from the header's 0
         control batch    SnapshotFooter, the last record
-
-A snapshot is due once the commits since the last one take as many bytes as it does, 64 KiB at least and
-metadata.log.max.record.bytes.between.snapshots at most; or, with a new commit, once
-metadata.log.max.snapshot.interval.ms has passed. So reading a root's commits never takes much longer than reading its
-snapshot, and snapshots are at most half of the bytes of the metadata log.
 
 Any KRaft snapshot can be read, including the quorum's control records in its first batch. Everything is checked: a
 snapshot without its footer is refused. A damaged snapshot does no harm as long as an older one, or the first commit,
@@ -27,16 +22,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol
 
-from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, CommitLogTail, KnownSnapshot, LoadedImage
 from pyspark_kafkalog.metadata.delta import ImageDelta
-from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
+from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
 from pyspark_kafkalog.record.control import (
@@ -50,7 +44,6 @@ from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch,
 from pyspark_kafkalog.storage.names import CHECKPOINT_SUFFIX
 
 POINTER_FILE: Final = "kafkalog-newest-snapshot"
-_MIN_BYTES_BETWEEN_SNAPSHOTS: Final = 64 << 10
 
 #: A larger snapshot is treated as damaged, to bound reads. It has room for a million partitions.
 MAX_SNAPSHOT_BYTES: Final = 256 << 20
@@ -182,61 +175,6 @@ def image_of(snapshot: Snapshot, end_offset: int, file: str) -> MetadataImage:
 def is_native(snapshot: SnapshotId) -> bool:
     """Whether a native root wrote it; a broker's first one ends at offset 0."""
     return snapshot.epoch == LEADER_EPOCH and snapshot.end_offset > 0
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataLogConfig:
-    """The metadata.* settings: bytes and ms between snapshots, ms that old files are kept."""
-
-    max_bytes_between_snapshots: int
-    max_snapshot_interval_ms: int
-    max_retention_ms: int
-
-    @staticmethod
-    def from_properties(properties: Mapping[str, str]) -> MetadataLogConfig:
-        """Parse the three of a broker's `properties`. Raises InvalidConfigError."""
-        return MetadataLogConfig(
-            _setting(properties, "metadata.log.max.record.bytes.between.snapshots"),
-            _setting(properties, "metadata.log.max.snapshot.interval.ms"),
-            _setting(properties, "metadata.max.retention.ms"),
-        )
-
-
-class CurrentMetadataLogConfig:
-    """The metadata.* settings as of an image, parsed again only after they were changed."""
-
-    def __init__(self) -> None:
-        self._parsed: tuple[Mapping[str, Mapping[str, str]], MetadataLogConfig] | None = None
-
-    def of(self, image: MetadataImage) -> MetadataLogConfig:
-        """The settings in `image`. Raises InvalidConfigError."""
-        if self._parsed is None or image.broker_configs is not self._parsed[0]:
-            self._parsed = image.broker_configs, MetadataLogConfig.from_properties(broker_configs(image))
-        return self._parsed[1]
-
-
-def _setting(properties: Mapping[str, str], name: str) -> int:
-    definition = BROKER_CONFIGS[name]
-    value = definition.parse(properties[name]) if name in properties else definition.default
-    assert isinstance(value, int)
-    return value
-
-
-def snapshot_is_due(
-    tail: CommitLogTail, config: MetadataLogConfig, *, now_ms: int, snapshot_share: int = 1, next_bytes: int = 0
-) -> bool:
-    """Whether the log behind `tail`, which ends with a commit, calls for a snapshot at time `now_ms`.
-
-    The commits since the last snapshot may take 1 / `snapshot_share` of its bytes. With `next_bytes` it is asked about
-    the log after another commit of this size.
-    """
-    bytes_since = tail.bytes_since + next_bytes
-    if not bytes_since:
-        return False
-    last_bytes = 0 if tail.snapshot is None else tail.snapshot.size_bytes // snapshot_share
-    if bytes_since >= min(config.max_bytes_between_snapshots, max(_MIN_BYTES_BETWEEN_SNAPSHOTS, last_bytes)):
-        return True
-    return 0 < config.max_snapshot_interval_ms <= now_ms - tail.since_ms
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -34,7 +34,6 @@ from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
 from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition, partition_path
 from pyspark_kafkalog.tiered.extents import tiered_extents
-from pyspark_kafkalog.tiered.own_storage import OwnStorage, own_remote_log
 from pyspark_kafkalog.tiered.remote_log import RemoteLog
 from pyspark_kafkalog.tiered.remote_storage import OwnStorage, own_remote_log
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
@@ -42,7 +41,7 @@ from pyspark_kafkalog.values import check_one_of
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.producers import ProducerState
-    from pyspark_kafkalog.storage.log.reader import LocalExtents, PartitionExtents
+    from pyspark_kafkalog.storage.log.reader import PartitionExtents
 
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 

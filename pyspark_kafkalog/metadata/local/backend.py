@@ -47,7 +47,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.metadata.backend import LOGGING_FAILURES, MetadataBackend
+from pyspark_kafkalog.metadata.backend import LOGGING_FAILURES, MetadataBackend, MetadataLogConfig
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, Commit, KnownSnapshot, LoadedImage, OldCommits
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
 from pyspark_kafkalog.metadata.local.log import CommitRange, LocalCommitLog, OffsetHint
@@ -64,7 +64,6 @@ from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
 from pyspark_kafkalog.metadata.snapshots import (
     MAX_SNAPSHOT_BYTES,
     POINTER_FILE,
-    MetadataLogConfig,
     Snapshot,
     SnapshotId,
     Snapshots,

@@ -37,7 +37,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError, LogDirError
-from pyspark_kafkalog.metadata.backend import LOGGING_FAILURES, MetadataBackend
+from pyspark_kafkalog.metadata.backend import LOGGING_FAILURES, MetadataBackend, MetadataLogConfig
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, Commit, KnownSnapshot, LoadedImage, OldCommits
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
@@ -61,7 +61,6 @@ from pyspark_kafkalog.metadata.root_format import (
 from pyspark_kafkalog.metadata.snapshots import (
     MAX_SNAPSHOT_BYTES,
     POINTER_FILE,
-    MetadataLogConfig,
     Snapshot,
     SnapshotId,
     Snapshots,

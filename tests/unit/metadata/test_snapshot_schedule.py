@@ -11,10 +11,10 @@ from fakes.clock import Clock
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import InvalidConfigError
+from pyspark_kafkalog.metadata.backend import CurrentMetadataLogConfig, MetadataLogConfig, snapshot_is_due
 from pyspark_kafkalog.metadata.commit_log import CommitLogTail, KnownSnapshot
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
-from pyspark_kafkalog.metadata.snapshots import CurrentMetadataLogConfig, MetadataLogConfig, snapshot_is_due
 from pyspark_kafkalog.root.bootstrap import create_root
 
 KIB = 1 << 10
