@@ -34,6 +34,11 @@ _TURN_S: Final = 0.005
 _TOGETHER_MAX: Final = 200
 
 
+def monotonic_ms() -> int:
+    """Milliseconds of a clock that never goes back."""
+    return time.monotonic_ns() // 1_000_000
+
+
 class YieldBudget:
     """The time that a request takes in the event loop: others come first when it has had some milliseconds.
 

@@ -15,7 +15,6 @@ and counts in the next line what it left out, so that the disk does not fill up.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -23,6 +22,7 @@ from typing import Final
 from pyspark_kafkalog import errors
 from pyspark_kafkalog.object_store.store import ObjectStoreError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
+from pyspark_kafkalog.server.event_loop import monotonic_ms
 from pyspark_kafkalog.storage.log.leader_append import REQUEST
 from pyspark_kafkalog.units import SECOND_MS
 
@@ -112,7 +112,7 @@ _ABOUT_REQUEST: Final = (
     errors.TopicExistsError,
     errors.UnknownGroupError,
 )
-_WITHHELD: Final = BoundedLog(logging.getLogger(__name__), lambda: time.monotonic_ns() // 1_000_000)
+_WITHHELD: Final = BoundedLog(logging.getLogger(__name__), monotonic_ms)
 _FOLLOWS: Final = "the log directory follows another one, and only its follower may write to it"
 _READ_ONLY: Final = "the log directory is served for reading only"
 

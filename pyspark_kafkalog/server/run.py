@@ -19,7 +19,6 @@ import secrets
 import socket
 import ssl
 import threading
-import time
 import uuid
 import zlib
 from collections.abc import Coroutine, Iterator, Sequence
@@ -50,6 +49,7 @@ from pyspark_kafkalog.server.connections.connection import ClientTransport, Conn
 from pyspark_kafkalog.server.connections.dispatch import Dispatcher
 from pyspark_kafkalog.server.connections.request_bytes import RequestBytesBySize, ResponseBytes
 from pyspark_kafkalog.server.context import Cluster, Node, RecordMemory, ServerContext, Session
+from pyspark_kafkalog.server.event_loop import monotonic_ms
 from pyspark_kafkalog.server.metrics import ServerMetrics, StatusPage
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions
 from pyspark_kafkalog.server.request_errors import BoundedLog
@@ -162,11 +162,6 @@ def _cluster(
         alone_interval_s=alone_interval_s,
         monotonic_ms=monotonic_ms,
     )
-
-
-def monotonic_ms() -> int:
-    """Milliseconds of a clock that never goes back."""
-    return time.monotonic_ns() // 1_000_000
 
 
 _LOG: Final = logging.getLogger(__name__)

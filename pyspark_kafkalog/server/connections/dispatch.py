@@ -101,7 +101,7 @@ class Dispatcher:
             handler = role.handlers.get(parsed.api.key)
             if handler is None:
                 raise CloseConnection(f"{parsed.api.key.name} is not served here")
-            if not self._policy.admits(session, parsed.api.key):
+            if sasl is not None and not sasl.admits(session, parsed.api.key):
                 raise CloseConnection(f"{parsed.api.key.name} from a client that is not authenticated")
             body = self._body(parsed) if parsed.is_supported else None
         except (CorruptRecordError, UnsupportedApiError) as error:

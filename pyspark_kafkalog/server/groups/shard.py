@@ -360,7 +360,6 @@ class Shard:
         return batch
 
     async def _write_batch(self, batch: Sequence[_Write]) -> None:
-        error: BaseException = RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         for _ in range(_CONFLICTS_MAX):
             try:
                 await self._follow_log()
@@ -372,12 +371,12 @@ class Shard:
                 continue
             except (KafkalogError, OSError, ObjectStoreError) as failure:
                 _LOG.warning("%s-%d could not be written: %s", OFFSETS_TOPIC, self.partition, failure)
-                error = RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(failure))
-                break
+                _fail(batch, RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(failure)))
+                return
             except BaseException as failure:
                 _fail(batch, failure)
                 raise
-        _fail(batch, error)
+        _fail(batch, RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
     def _record_bytes_max(self) -> int:
         """What a record may have, so that its batch is not above max.message.bytes of the topic."""

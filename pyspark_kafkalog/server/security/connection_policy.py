@@ -1,7 +1,7 @@
 """What stands between a socket and the handlers of a server: one object made from the listener's settings.
 
     open        a new connection: limits of connections, TLS, and who the client is by its certificate
-    admits      a request: whether the client has authenticated, and may still ask
+    sasl        whether the client has authenticated, and may still ask
     guard       what the client may do; quotas: how much of it
 
 `ConnectionPolicy` makes these parts for one server process; none keeps anything that outlives it. While there are
@@ -307,10 +307,6 @@ class ConnectionPolicy:
             transport.close()
             raise
         return transport
-
-    def admits(self, session: Session, api_key: int) -> bool:
-        """Whether the request may be handled; if not, the connection has to be closed."""
-        return self.sasl is None or self.sasl.admits(session, api_key)
 
 
 class _Refresher:
