@@ -44,7 +44,7 @@ from pyspark_kafkalog.server.config import ConnectionSettings, SecuritySettings
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.security.acls import AclGuard
 from pyspark_kafkalog.server.security.certificates import DEFAULT_RULES, PrincipalMapping
-from pyspark_kafkalog.server.security.quotas import ClientQuotas, TokenBucket
+from pyspark_kafkalog.server.security.quotas import ClientQuotas, TokenBucket, newest_quotas
 from pyspark_kafkalog.server.security.sasl import SaslAuthenticator
 from pyspark_kafkalog.server.security.scram import Credentials
 from pyspark_kafkalog.server.security.tls import TlsFiles, TlsTransport
@@ -219,10 +219,7 @@ class ConnectionPolicy:
             is_insecure=settings.is_insecure,
             stays_closed=stays_closed,
         )
-        self.quotas = ClientQuotas(
-            lambda: broker.state.client_quotas if native is None else native.store.image.client_quotas,
-            monotonic_ms=monotonic_ms,
-        )
+        self.quotas = ClientQuotas(newest_quotas(native, broker), monotonic_ms=monotonic_ms)
         self._limits = ConnectionLimits(
             settings.connections, creation_rate=self.quotas.connection_creation_rate, monotonic_ms=monotonic_ms
         )

@@ -53,6 +53,8 @@ from pyspark_kafkalog.protocol.messages.security import (
     EntityData,
     ValueData,
 )
+from pyspark_kafkalog.root.brokers.image import GrowingMetadata
+from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.server.context import READ_ONLY, Request, ServerContext, Session
 from pyspark_kafkalog.units import INT32_MAX, SECOND_MS
 
@@ -117,6 +119,14 @@ def _connection_rates(quotas: Quotas) -> dict[str | None, float]:
                 rate = values[CONNECTION_CREATION_RATE]
                 found[host] = min(rate, found.get(host, rate))
     return found
+
+
+def newest_quotas(native: NativeRoot | None, broker: GrowingMetadata) -> Callable[[], Quotas]:
+    """Gives the quotas of a root with commits as of the newest one, else those of a broker's metadata log."""
+    if native is None:
+        return lambda: broker.state.client_quotas
+    store = native.store
+    return lambda: store.image.client_quotas
 
 
 class ClientQuotas:

@@ -53,7 +53,7 @@ MODULES_MAX = {
     "A Spark write": 45,
     "A Spark read": 33,
     "A Produce": 40,
-    "An OffsetCommit": 52,
+    "An OffsetCommit": 51,
     "Retention of an object root": 37,
 }
 ROWS = pa.RecordBatch.from_pydict({"key": pa.array([b"a", b"b"]), "value": pa.array([b"1", b"2"])})
