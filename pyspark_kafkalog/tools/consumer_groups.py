@@ -224,20 +224,21 @@ def _list(log_dir: LogDir, options: argparse.Namespace) -> int:
             return (f"{printable(each.group_id)}\n" for each in groups)
         return _list_lines(list(groups), with_type=options.type is not None, with_state=options.state is not None)
 
-    output_of(options).show_all(
-        found, lambda each: {"group": each.group_id, "type": each.type, "state": each.state}, text
-    )
+    output_of(options).show_all(found, tree_of(_LIST_COLUMNS), text)
     return failures.exit_code
 
 
+_LIST_COLUMNS: Final[tuple[Column[GroupDescription], ...]] = (
+    Column("GROUP", "group", lambda each: each.group_id, 15),
+    Column("TYPE", "type", lambda each: each.type, 20, grows=False),
+    Column("STATE", "state", lambda each: each.state, 20, grows=False),
+)
+
+
 def _list_lines(found: Sequence[GroupDescription], *, with_type: bool, with_state: bool) -> Iterator[str]:
-    rows = [("GROUP", "TYPE", "STATE"), *((printable(each.group_id), each.type, each.state) for each in found)]
-    width = max(15, *(len(group) for group, _, _ in rows)) + 10
-    for group, group_type, state in rows:
-        cells = [f"{group:<{width}}"]
-        cells += [f"{group_type:<20}"] if with_type else []
-        cells += [f"{state:<20}"] if with_state else []
-        yield " ".join(cells) + "\n"
+    shown = {"group": True, "type": with_type, "state": with_state}
+    for group, *others in aligned([each for each in _LIST_COLUMNS if shown[str(each.field)]], found):
+        yield " ".join((f"{group}{' ' * 10}", *others)) + "\n"
 
 
 def _choices(what: str, text: str | None, valid: Sequence[str]) -> set[str]:
