@@ -466,7 +466,7 @@ class Simulation:
         self._is_calm = is_calm
         self.clock = VirtualClock()
         self.bucket = MemoryBucket(clock=self.clock)
-        monkeypatch.setattr(store_module, "Waiting", lambda: waiting_in(self.bucket))
+        monkeypatch.setattr(backend_module, "Waiting", lambda: waiting_in(self.bucket))
         self.url = memory_root(FaultyStore(self.bucket))
         self.ledger = Ledger()
         self.compacted = CompactedModel()
