@@ -141,10 +141,6 @@ class PartitionSnapshot:
     active_size_bytes: int = -1
     replicas: tuple[ReplicaState, ...] = field(default=(), repr=False)
     remote: RemotePart | None = field(default=None, repr=False)
-    #: Gives the extents of a partition without a directory.
-    extents_elsewhere: Callable[[], PartitionExtents] | None = field(default=None, repr=False, compare=False)
-    #: Gives the producers of a partition without a directory.
-    producers_elsewhere: Callable[[], Collection[ProducerState]] | None = field(default=None, repr=False, compare=False)
     #: The last stable offset, or a function that finds it in the files, which a broker's directory needs.
     stable: int | Callable[[PartitionSnapshot], int] = field(repr=False, compare=False)
 
@@ -165,11 +161,13 @@ class PartitionSnapshot:
 
     def extents(self) -> PartitionExtents:
         """What a LogReader of the partition reads. Raises LogDirError if the directory is a symbolic link."""
-        if self.extents_elsewhere is not None:
-            return self.extents_elsewhere()
         if self.remote is None:
             return LocalExtents(self.directory)
         return self.remote.extents(None if self.local_directory is None else LocalExtents(self.local_directory))
+
+    def stored_producers(self) -> Collection[ProducerState] | None:
+        """The producers of a partition in an object store; None for a partition whose files have them."""
+        return None
 
     @property
     def readable_start_offset(self) -> int:

@@ -118,10 +118,10 @@ class RemoteStorageRoot(ReadOnlyRoot):
         }
         self._list(sorted(self._objects))
 
-    def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> RemotePartition:
+    def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> BucketPartition:
         remote = self._snapshot(topic_partition).remote
         assert remote is not None  # all of this root's partitions are remote
-        return RemotePartition(topic_partition, remote)
+        return BucketPartition(topic_partition, remote)
 
     def _configs_of(self, topic: str) -> Mapping[str, str]:
         return {}
@@ -193,7 +193,7 @@ class ObjectsLookUp:
 
 
 @dataclass(frozen=True, slots=True)
-class RemotePartition:
+class BucketPartition:
     """A PlannedPartition all of whose segments are remote. Its topic cannot change: the objects' keys hold its id."""
 
     topic_partition: TopicPartition
@@ -202,7 +202,7 @@ class RemotePartition:
     def extents(self) -> PartitionExtents:
         return self.remote.extents(None)
 
-    def part(self, start_offset: int, end_offset: int, *, committed: bool) -> RemotePartition:
+    def part(self, start_offset: int, end_offset: int, *, committed: bool) -> BucketPartition:
         return replace(self, remote=self.remote.part(start_offset, end_offset, committed=committed))
 
     def moved_log_start(self) -> int:

@@ -65,10 +65,9 @@ from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, ignore
 from pyspark_kafkalog.root.commit.runs import StagedBatches
 from pyspark_kafkalog.storage.filesystem import in_parallel
 from pyspark_kafkalog.storage.log.follower import FollowerBatches, check_batches
-from pyspark_kafkalog.storage.log.leader_append import REQUEST, LeaderBatches, validate_batches
+from pyspark_kafkalog.storage.log.leader_append import REQUEST, LeaderBatches, ProducerView, validate_batches
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import ProducerBatch, producer_batches
-from pyspark_kafkalog.storage.log.sequences import ProducerView
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MIB
 

@@ -62,11 +62,10 @@ from pyspark_kafkalog.storage.log.follower import (
     empty_state,
     truncated_state,
 )
-from pyspark_kafkalog.storage.log.leader_append import LeaderBatches
+from pyspark_kafkalog.storage.log.leader_append import LeaderBatches, ProducerView
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import AppendedProducers
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
-from pyspark_kafkalog.storage.log.sequences import ProducerView
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MIB

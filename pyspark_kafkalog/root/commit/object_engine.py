@@ -71,10 +71,10 @@ from pyspark_kafkalog.root.objects.producers import (
     with_transaction_starts,
 )
 from pyspark_kafkalog.storage.log.follower import FETCH_RESPONSE, FollowerBatches
+from pyspark_kafkalog.storage.log.leader_append import ProducerView
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import ProducerBatch, producer_batches
 from pyspark_kafkalog.storage.log.reader import LogReader
-from pyspark_kafkalog.storage.log.sequences import ProducerView
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.data_object import ProducerBatchKind, encode_rows
 from pyspark_kafkalog.storage.objects.upload import INLINE_BYTES, NewRun

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,27 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.reader import PartitionExtents
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectSnapshot(PartitionSnapshot):
+    """One partition in the object store `objects`, as `store` has it."""
+
+    store: MetadataStore = field(repr=False, compare=False)
+    objects: ObjectStore = field(repr=False, compare=False)
+
+    def extents(self) -> PartitionExtents:
+        log = ObjectLog.of(self.store.image, self.topic_partition)
+        return log.extents(self.objects, lambda: _newest(log, self.store))
+
+    def stored_producers(self) -> Collection[ProducerState]:
+        from pyspark_kafkalog.root.objects.producers import producers_of  # not needed by readers
+
+        try:
+            found = producers_of(self.store.image, self.objects, self.topic_partition)
+        except FileNotFoundError:  # the image is old: a merge has replaced the segment with the snapshot
+            found = producers_of(self.store.refresh(), self.objects, self.topic_partition)
+        return found.producers.values()
+
+
 class ObjectRoot(NativeRoot):
     """One native root on an object store, as of its last `refresh`."""
 
@@ -71,9 +92,8 @@ class ObjectRoot(NativeRoot):
 
     def _snapshot(self, topic: TopicImage, partition: PartitionImage) -> PartitionSnapshot:
         state = partition.state
-        topic_partition = TopicPartition(topic.name, partition.partition)
         tail_base_offset, tail_bytes = _tail(partition)
-        return PartitionSnapshot(
+        return ObjectSnapshot(
             topic=topic.name,
             partition=partition.partition,
             topic_id=topic.topic_id,
@@ -86,22 +106,9 @@ class ObjectRoot(NativeRoot):
             stable=state.last_stable_offset,
             active_base_offset=tail_base_offset,
             active_size_bytes=tail_bytes,
-            extents_elsewhere=lambda: self._extents(topic_partition),
-            producers_elsewhere=lambda: self._producers(topic_partition),
+            store=self._store,
+            objects=self._objects,
         )
-
-    def _extents(self, topic_partition: TopicPartition) -> PartitionExtents:
-        log, metadata = ObjectLog.of(self._store.image, topic_partition), self._store
-        return log.extents(self._objects, lambda: _newest(log, metadata))
-
-    def _producers(self, topic_partition: TopicPartition) -> Collection[ProducerState]:
-        from pyspark_kafkalog.root.objects.producers import producers_of  # not needed by readers
-
-        try:
-            found = producers_of(self._store.image, self._objects, topic_partition)
-        except FileNotFoundError:  # the image is old: a merge has replaced the segment with the snapshot
-            found = producers_of(self._store.refresh(), self._objects, topic_partition)
-        return found.producers.values()
 
     def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> PlannedObjects:
         image = self._store.image

@@ -263,8 +263,9 @@ def producers_of(snapshot: PartitionSnapshot, *, expiration_ms: int, now_ms: int
 
     Raises DiskFormatError for damage; in an object store also ObjectStoreError.
     """
-    if snapshot.producers_elsewhere is not None:
-        return sorted(snapshot.producers_elsewhere(), key=lambda each: each.producer_id)
+    stored = snapshot.stored_producers()
+    if stored is not None:
+        return sorted(stored, key=lambda each: each.producer_id)
     from pyspark_kafkalog.storage.log.producer_replay import producer_state_at  # compiled code behind it
 
     if snapshot.local_log_start_offset == snapshot.high_watermark:

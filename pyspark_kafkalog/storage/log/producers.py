@@ -305,7 +305,7 @@ def _read_marker(
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedAppend:
+class CheckedProducers:
     """Batches that have passed the producer checks but are not applied yet."""
 
     producers: tuple[ProducerAppend, ...]
@@ -354,7 +354,7 @@ class ProducerStateManager:
 
     # Appending
 
-    def check(self, batches: Iterable[ProducerBatch], *, is_fencing: bool = True) -> CheckedAppend:
+    def check(self, batches: Iterable[ProducerBatch], *, is_fencing: bool = True) -> CheckedProducers:
         """Check the batches of one append. Raises as ProducerAppend.append does, and changes nothing."""
         appends: dict[int, ProducerAppend] = {}
         completed = []
@@ -367,10 +367,10 @@ class ProducerStateManager:
             transaction = append.append(batch)
             if transaction is not None:
                 completed.append(transaction)
-        return CheckedAppend(tuple(appends.values()), tuple(completed))
+        return CheckedProducers(tuple(appends.values()), tuple(completed))
 
     def apply(
-        self, checked: CheckedAppend, end_offset: int, on_completed: Callable[[CompletedTransaction, int], None]
+        self, checked: CheckedProducers, end_offset: int, on_completed: Callable[[CompletedTransaction, int], None]
     ) -> None:
         """Apply a checked append; `end_offset` is the offset after it.
 

@@ -24,10 +24,9 @@ from pyspark_kafkalog.root.commit.changes import (
 )
 from pyspark_kafkalog.root.commit.committer import LeaderWriter
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode
-from pyspark_kafkalog.storage.log.leader_append import REQUEST, validate_batches
+from pyspark_kafkalog.storage.log.leader_append import REQUEST, ProducerView, validate_batches
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producers import AppendedProducers, producer_batches
-from pyspark_kafkalog.storage.log.sequences import ProducerView
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
 

@@ -28,7 +28,7 @@ from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, Buffer, 
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch, seal
 from pyspark_kafkalog.storage.log.follower import append_as_follower, check_batches, delete_records, truncated_state
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, indexed_transactions
-from pyspark_kafkalog.storage.log.leader_append import validate_batches
+from pyspark_kafkalog.storage.log.leader_append import ProducerView, validate_batches
 from pyspark_kafkalog.storage.log.producers import (
     AppendedProducers,
     ProducerBatch,
@@ -36,7 +36,6 @@ from pyspark_kafkalog.storage.log.producers import (
     ProducerStateManager,
     java_hash_order,
 )
-from pyspark_kafkalog.storage.log.sequences import ProducerView
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 
 T0 = 1_700_000_000_000
