@@ -148,9 +148,9 @@ def test_refused_unit_leaves_no_trace_and_the_others_are_committed(serve: Callab
     bad = CommitUnit.of(append(batch([b"half"])), append(batch(producer=(1, 0, 0))[:-1] + b"?", "b"))
     unknown = CommitUnit.of(append(batch([b"half"], producer=(1, 0, 0))), append(batch(), "unknown"))
     good = [CommitUnit.of(append(batch([value], producer=(1, 0, at)))) for at, value in enumerate((b"1", b"2"))]
-    results = server.commit(good[0], bad, unknown, good[1])
-    assert isinstance(results[1], KafkalogError)
-    assert isinstance(results[2], UnknownTopicError)
+    results = server.commit(unknown, good[0], bad, good[1])  # the refused sequence 0 does not count
+    assert isinstance(results[0], UnknownTopicError)
+    assert isinstance(results[2], KafkalogError)
     assert server.values() == [b"1", b"2"]
     assert server.state("b").log_end_offset == 0
 
