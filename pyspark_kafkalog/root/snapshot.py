@@ -301,7 +301,9 @@ class PlannedPartition(Protocol):
     """One partition as of a plan; can be pickled."""
 
     @property
-    def topic_partition(self) -> TopicPartition: ...
+    def topic_partition(self) -> TopicPartition:
+        """The partition's topic and number."""
+        ...
 
     def extents(self) -> PartitionExtents:
         """What a LogReader of the partition reads. Raises LogDirError if the directory is a symbolic link."""
@@ -358,18 +360,22 @@ class LocalPartition:
 
     @property
     def directory(self) -> Path:
+        """The partition's directory."""
         return partition_path(Path(self.root), self.topic_partition)
 
     def extents(self) -> PartitionExtents:
+        """See PlannedPartition."""
         local = LocalExtents(self.directory)
         return local if self.remote is None else self.remote.extents(local)
 
     def part(self, start_offset: int, end_offset: int, *, committed: bool) -> LocalPartition:
+        """See PlannedPartition."""
         if self.remote is None:
             return self
         return replace(self, remote=self.remote.part(start_offset, end_offset, committed=committed))
 
     def moved_log_start(self) -> int:
+        """See PlannedPartition."""
         root = Path(self.root)
         if self.commits is None:
             return broker_log_starts(root).get(self.topic_partition, 0)
@@ -379,6 +385,7 @@ class LocalPartition:
         return 0 if state is None else state.log_start_offset
 
     def is_same_topic(self) -> bool:
+        """See PlannedPartition."""
         directory = self.directory
         if self.topic_id is None:
             return directory.is_dir()
@@ -390,4 +397,5 @@ class LocalPartition:
             return True  # Damage to this file does not affect the records.
 
     def check_root(self) -> None:
+        """See PlannedPartition."""
         check_identity(Path(self.root), self.identity)
