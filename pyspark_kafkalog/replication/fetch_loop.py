@@ -14,6 +14,7 @@ three things end the follower: a request to stop, that the root no longer follow
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -32,6 +33,8 @@ from pyspark_kafkalog.root.commit.changes import FollowerResult
 from pyspark_kafkalog.root.commit.committer import FollowerWriter
 from pyspark_kafkalog.units import MIB
 
+#: Of the names of temporary files in errors.
+_RANDOM: Final = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _FETCH_BYTES_MAX: Final = COMMIT_BYTES // 2
 _FETCH_BYTES_MIN: Final = MIB
 
@@ -185,9 +188,10 @@ class FollowerCommitter(threading.Thread):
                 raise
             except (KafkalogError, OSError) as error:
                 failures += 1
-                if str(error) != reported:
-                    reported = str(error)
-                    self._on_event(Event(kind=EventKind.COMMIT_ERROR, detail=reported))
+                problem = _RANDOM.sub("", str(error))
+                if problem != reported:
+                    reported = problem
+                    self._on_event(Event(kind=EventKind.COMMIT_ERROR, detail=str(error)))
                 if self._shared.is_stopping or failures == self._gives_up_after:
                     raise
                 self._shared.pause(retry_delay_ms(failures, self._rng) / 1000)
