@@ -184,3 +184,19 @@ def test_no_aborted_record_is_read_and_no_committed_one_left_out(
     for start, answer in answers.items():
         assert answer.error_code or _kept(answer) == kept_before[start]
     assert damage is _with_later_markers or any(each.error_code for each in answers.values())
+
+
+def test_missing_transaction_index_of_a_named_segment_means_a_scan(
+    log_dir: LogDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed = [row["offset"] for row in rows(log_dir, isolation="read_committed")]
+    asked = []
+
+    def missing(data: bytes, *, file: str, offsets: range) -> list[AbortedTxn]:
+        asked.append(file)
+        raise FileNotFoundError(file)
+
+    monkeypatch.setattr(remote_log, "parse_aborted", missing)
+    assert [row["offset"] for row in rows(log_dir, isolation="read_committed")] == committed
+    assert [offset for task in _tasks(log_dir) for offset in _offsets(task)] == committed
+    assert asked
