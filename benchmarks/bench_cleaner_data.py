@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
-from pyspark_kafkalog.storage.staging.staged_file import StagingTask
-from pyspark_kafkalog.storage.staging.stager import stage_table
+from pyspark_kafkalog.storage.staged_file import StagingTask
+from pyspark_kafkalog.storage.stager import stage_table
 
 TOPIC = "t"
 FIRST_MS = 1_767_225_600_000

@@ -29,8 +29,8 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.storage.filesystem import LOCAL
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask
-from pyspark_kafkalog.storage.staging.stager import stage_table
+from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask
+from pyspark_kafkalog.storage.stager import stage_table
 
 TOPIC = "orders"
 ROWS_A_PARTITION = 20

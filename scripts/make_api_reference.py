@@ -36,7 +36,7 @@ PUBLIC_MODULES: Final = (
     "pyspark_kafkalog.maintenance.retention.delete",
     "pyspark_kafkalog.maintenance.jobs.tasks",
     "pyspark_kafkalog.maintenance.verify.verify",
-    "pyspark_kafkalog.metadata.access.acl",
+    "pyspark_kafkalog.metadata.acl",
     "pyspark_kafkalog.root.adopt.adopt",
     "pyspark_kafkalog.metadata.history",
     "pyspark_kafkalog.root.write_transaction",

@@ -20,7 +20,7 @@ from pyspark_kafkalog.groups.group import (
     as_topic_partition,
 )
 from pyspark_kafkalog.groups.offsets_topic import LeftOut, group_names
-from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.groups.group_state import GroupDescription

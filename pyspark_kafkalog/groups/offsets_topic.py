@@ -70,7 +70,7 @@ from pyspark_kafkalog.record.reference import Record, decode_batch, encode_batch
 from pyspark_kafkalog.root.internal_topic import FollowedLog, LogTail, ReplayStep, ensure_internal_topic
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging.staged_file import StagedFileWriter
+from pyspark_kafkalog.storage.staged_file import StagedFileWriter
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.config.topic import LogConfig

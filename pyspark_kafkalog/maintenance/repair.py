@@ -66,7 +66,7 @@ from pyspark_kafkalog.storage.names import (
     partition_path,
     segment_file,
 )
-from pyspark_kafkalog.storage.staging.staged_file import remove_abandoned
+from pyspark_kafkalog.storage.staged_file import remove_abandoned
 
 _IN_USE: Final = "another run works on the partition: repair it when that run has ended"
 

@@ -53,7 +53,7 @@ from pyspark_kafkalog.storage.names import (
     partition_path,
 )
 from pyspark_kafkalog.storage.segment.segment import LogSegment
-from pyspark_kafkalog.storage.staging.staged_file import remove_committed_names
+from pyspark_kafkalog.storage.staged_file import remove_committed_names
 from pyspark_kafkalog.units import NS_PER_MS
 
 

@@ -3,7 +3,8 @@
 In reading order:
 
 - messages: Kafka's message schemas as data, their codec, metadata records
-- access: access control entries, credentials of users, quotas of clients, and their records
+- acl: access control entries and their records; addresses of clients in one form, and ranges of them
+- users: credentials of users, quotas of users, clients and addresses, and their records
 - extents: where in an object store the data of partitions is
 - image: the immutable state that all commits add up to, and the records that rebuild it
 - commit_log: one commit, one record batch under a name that can be created once

@@ -16,15 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import InvalidRecordError, InvalidTopicError
-from pyspark_kafkalog.metadata.access.acl import Acl, parse_acl
-from pyspark_kafkalog.metadata.access.users import (
-    QuotaEntity,
-    ScramCredential,
-    ScramMechanism,
-    apply_quota_record,
-    credential_key,
-    parse_credential,
-)
+from pyspark_kafkalog.metadata.acl import Acl, parse_acl
 from pyspark_kafkalog.metadata.commit_log import Commit
 from pyspark_kafkalog.metadata.extent_changes import (
     ObjectChanges,
@@ -95,6 +87,14 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     ZkMigrationStateRecord,
 )
 from pyspark_kafkalog.metadata.root_format import RootFormat
+from pyspark_kafkalog.metadata.users import (
+    QuotaEntity,
+    ScramCredential,
+    ScramMechanism,
+    apply_quota_record,
+    credential_key,
+    parse_credential,
+)
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import OFFSETS_TOPIC, validate_topic_name

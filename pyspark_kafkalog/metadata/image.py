@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidRecordError, UnknownTopicError
-from pyspark_kafkalog.metadata.access.acl import Acl, acl_record
-from pyspark_kafkalog.metadata.access.users import Quotas, ScramCredentials, credential_record, quota_records
+from pyspark_kafkalog.metadata.acl import Acl, acl_record
 from pyspark_kafkalog.metadata.extents import (
     NO_OBJECTS,
     NO_PRODUCER_BATCHES,
@@ -49,6 +48,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TransactionalIdRecord,
 )
 from pyspark_kafkalog.metadata.root_format import RootFormat
+from pyspark_kafkalog.metadata.users import Quotas, ScramCredentials, credential_record, quota_records
 from pyspark_kafkalog.record.reference import MalformedVarintError, encode_varlong, read_varlong
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.log_state import LogState

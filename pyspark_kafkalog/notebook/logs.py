@@ -39,7 +39,7 @@ from typing import Any, SupportsIndex, TypeAlias, overload
 import pyarrow as pa
 
 from pyspark_kafkalog.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
-from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.notebook.html import partition_log_html, topic_log_html
 from pyspark_kafkalog.notebook.records import LogRange, PointInTime, Records, as_dicts, point_in_time_ms
 from pyspark_kafkalog.notebook.seek import OffsetSeek, TimeSeek, explain_offset, explain_timestamp

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import AuthenticationError, InvalidConfigError, missing_package
-from pyspark_kafkalog.metadata.access.users import ITERATIONS_MIN, MECHANISMS, ScramMechanism
+from pyspark_kafkalog.metadata.users import ITERATIONS_MIN, MECHANISMS, ScramMechanism
 from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.client_settings import KeyStoreSettings, SaslClientSettings, TlsClientSettings
 from pyspark_kafkalog.protocol.error_codes import ErrorCode

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol, TypeAlias
 
-from pyspark_kafkalog.metadata.access.acl import Acl
-from pyspark_kafkalog.metadata.access.users import Quotas
+from pyspark_kafkalog.metadata.acl import Acl
+from pyspark_kafkalog.metadata.users import Quotas
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.root.commit.runs import StagedBatches
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -46,7 +46,7 @@ from pyspark_kafkalog.storage.below_root import refuse_link
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.log.follower import FollowerBatches, check_batches
 from pyspark_kafkalog.storage.names import STAGED_SUFFIX, TopicPartition, partition_path
-from pyspark_kafkalog.storage.staging.staged_file import staged_files
+from pyspark_kafkalog.storage.staged_file import staged_files
 from pyspark_kafkalog.units import MIB
 
 _FETCH_BYTES: Final = 8 * MIB

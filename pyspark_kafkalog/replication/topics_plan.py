@@ -22,10 +22,10 @@ from pyspark_kafkalog.config.broker import AUTHORIZER_CONFIG, STANDARD_AUTHORIZE
 from pyspark_kafkalog.config.group import GROUP_CONFIGS
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS, validate_topic_configs
 from pyspark_kafkalog.errors import InvalidAclError, InvalidConfigError, KafkalogError
-from pyspark_kafkalog.metadata.access.acl import add_acls, remove_acls
-from pyspark_kafkalog.metadata.access.users import alter_quotas
+from pyspark_kafkalog.metadata.acl import add_acls, remove_acls
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage, broker_configs, partition_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, RemoveTopicRecord
+from pyspark_kafkalog.metadata.users import alter_quotas
 from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.leader import LeaderDescription, LeaderTopic, SelectsTopic
 from pyspark_kafkalog.root import admin

@@ -38,7 +38,7 @@ from pyspark_kafkalog.root.staging import LocalStaging, Staged
 from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition, partition_path
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+from pyspark_kafkalog.storage.staged_file import StagedFile
 from pyspark_kafkalog.tiered.remote_storage import LOCATION_CONFIG, OwnStorage, check_outside, check_permitted
 from pyspark_kafkalog.units import NS_PER_MS
 

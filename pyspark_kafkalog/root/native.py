@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError, TopicDeletionDisabledError
-from pyspark_kafkalog.metadata.access.acl import Unguarded
+from pyspark_kafkalog.metadata.acl import Unguarded
 from pyspark_kafkalog.metadata.history import HistoryEntry, read_history
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage, broker_configs
 from pyspark_kafkalog.metadata.invariants import check_not_following

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.config.topic import LogConfig
-    from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+    from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
     from pyspark_kafkalog.metadata.history import HistoryEntry
     from pyspark_kafkalog.object_store.location import RootPath
     from pyspark_kafkalog.root.native import NativeRoot

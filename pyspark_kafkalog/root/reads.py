@@ -148,7 +148,7 @@ def append_table(
     """Write the records to the topic, which is created if it does not exist, in one commit: see `LogDir.append`."""
 
     def append() -> CommitResult:
-        from pyspark_kafkalog.storage.staging.stager import stage_table  # imports compiled code
+        from pyspark_kafkalog.storage.stager import stage_table  # imports compiled code
 
         described = root.ensure_topic(topic)
         if partition is not None and not 0 <= partition < len(described.partitions):

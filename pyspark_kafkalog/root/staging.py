@@ -1,6 +1,7 @@
 """Where the records of a write are before its commit, by the kind of the root.
 
-    LocalStaging      `.staged` files in the partitions' directories, which the commit links or copies (staging/)
+    LocalStaging      `.staged` files in the partitions' directories (storage/staged_file.py), which the commit links
+                      or copies
     ObjectStaging     files in a scratch directory of this machine, then data objects in the store (storage/objects/)
 
 A task of a write stages records with the root's `Staging`; `hand_over` returns what its commit takes, which can be
@@ -17,7 +18,7 @@ from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, flushing_file_system
 from pyspark_kafkalog.storage.objects.spool import ScratchDirectory
 from pyspark_kafkalog.storage.objects.upload import UploadTask, WrittenObject, upload
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask, discard_staged
+from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask, discard_staged
 
 #: What one task of a write has made durable, for the commit.
 Staged: TypeAlias = StagedFile | WrittenObject

@@ -2,8 +2,8 @@
 
 >>> import tempfile, pyarrow as pa
 >>> from pyspark_kafkalog import LogDir
->>> from pyspark_kafkalog.metadata.access.acl import Acl, AclFilter, AclOperation
->>> from pyspark_kafkalog.metadata.access.acl import PatternType, PermissionType, ResourceType
+>>> from pyspark_kafkalog.metadata.acl import Acl, AclFilter, AclOperation
+>>> from pyspark_kafkalog.metadata.acl import PatternType, PermissionType, ResourceType
 >>> scratch = tempfile.TemporaryDirectory()
 >>> log_dir = LogDir.create(scratch.name + "/log")
 >>> _ = log_dir.append("orders", pa.table({"value": ["1"]}))
@@ -46,7 +46,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import AuthorizationError
-from pyspark_kafkalog.metadata.access.acl import (
+from pyspark_kafkalog.metadata.acl import (
     CLUSTER_NAME,
     WILDCARD,
     WILDCARD_PRINCIPAL,
@@ -170,7 +170,7 @@ class Authorizer:
     ) -> bool:
         """Whether `principal`, coming from `host`, may do `operation` on the resource.
 
-        `host` has the form of metadata/access/acl.py. Without a host, entries for single hosts and
+        `host` has the form of metadata/acl.py. Without a host, entries for single hosts and
         ranges apply to no principal.
         """
         if principal in self.super_users:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
-from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.object_store.address import StoreAddress

@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.config.group import GroupConfig
 from pyspark_kafkalog.errors import ReadOnlyLogDirError
-from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.root.native import NativeRoot

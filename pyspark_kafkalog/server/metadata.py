@@ -34,7 +34,7 @@ from typing import Final, Protocol, TypeVar
 
 from pyspark_kafkalog.errors import InvalidTopicError, KafkalogError, TopicExistsError, UnknownTopicError
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_partition
-from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.image import MetadataImage, may_be_elsewhere
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.api import APIS, ApiKey

@@ -52,7 +52,7 @@ from pyspark_kafkalog.errors import (
     UnsupportedFormatError,
     without_frames,
 )
-from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import (
     BatchIndexAndErrorMessage,

@@ -41,7 +41,9 @@ from pyspark_kafkalog.config.entries import (
 )
 from pyspark_kafkalog.errors import InvalidConfigError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata.access.users import (
+from pyspark_kafkalog.metadata.image import ALL_BROKERS, MetadataImage
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.users import (
     CLIENT_ID,
     CLIENT_QUOTAS,
     IP,
@@ -61,8 +63,6 @@ from pyspark_kafkalog.metadata.access.users import (
     quota_entity,
     upsertion,
 )
-from pyspark_kafkalog.metadata.image import ALL_BROKERS, MetadataImage
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.root.brokers.image import BrokerMetadata, metadata_of
 from pyspark_kafkalog.root.brokers.quorum import node_id_of
 from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file

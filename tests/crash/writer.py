@@ -21,8 +21,8 @@ from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransacti
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask
-from pyspark_kafkalog.storage.staging.stager import stage_table
+from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask
+from pyspark_kafkalog.storage.stager import stage_table
 
 T0_MS: Final = 1_700_000_000_000
 #: One time for everything, after that of any file made here, so that equal runs leave equal bytes.

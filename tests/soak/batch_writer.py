@@ -19,8 +19,8 @@ import pyarrow as pa
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import LOCAL
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask
-from pyspark_kafkalog.storage.staging.stager import stage_table
+from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask
+from pyspark_kafkalog.storage.stager import stage_table
 
 RECORDS = 120
 

@@ -31,8 +31,8 @@ from pyspark_kafkalog.errors import CommitStateUnknownError, LowerVersionError, 
 from pyspark_kafkalog.root.staging import Staged
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import time_ms
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile
-from pyspark_kafkalog.storage.staging.stager import stage_table
+from pyspark_kafkalog.storage.staged_file import StagedFile
+from pyspark_kafkalog.storage.stager import stage_table
 from pyspark_kafkalog.tools.main import main as run_command
 
 COMMANDS = ("log-cleaner", "merge-segments", "retention")

@@ -19,7 +19,7 @@ from typing import Final
 from pyspark_kafkalog.config.broker import OWN_CONFIGS
 from pyspark_kafkalog.config.topic import validate_topic_config
 from pyspark_kafkalog.errors import InvalidConfigError
-from pyspark_kafkalog.metadata.access.acl import Acl
+from pyspark_kafkalog.metadata.acl import Acl
 from pyspark_kafkalog.metadata.image import ALL_BROKERS, MetadataImage, TopicImage, broker_configs
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR, adopted_broker_config
 from pyspark_kafkalog.root.brokers.image import (

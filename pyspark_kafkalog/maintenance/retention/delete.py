@@ -90,7 +90,7 @@ from pyspark_kafkalog.storage.names import (
     partition_path,
 )
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, stored_segments
-from pyspark_kafkalog.storage.staging.staged_file import remove_abandoned, staged_files
+from pyspark_kafkalog.storage.staged_file import remove_abandoned, staged_files
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import plural
 

@@ -60,7 +60,7 @@ from pyspark_kafkalog.storage.names import (
     partition_path,
     segment_file,
 )
-from pyspark_kafkalog.storage.staging.staged_file import remove_committed_names
+from pyspark_kafkalog.storage.staged_file import remove_committed_names
 
 _LOG: Final = logging.getLogger(__name__)
 

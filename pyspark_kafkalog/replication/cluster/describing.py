@@ -31,9 +31,9 @@ from pyspark_kafkalog.errors import (
     LeaderUnavailableError,
     UnsupportedApiError,
 )
-from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
-from pyspark_kafkalog.metadata.access.users import QuotaEntity, Quotas, quota_entity
+from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
+from pyspark_kafkalog.metadata.users import QuotaEntity, Quotas, quota_entity
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.protocol.messages.cluster import (

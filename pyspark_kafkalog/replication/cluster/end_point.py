@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar, cast
 
 from pyspark_kafkalog.errors import LeaderUnavailableError, UnsupportedApiError
-from pyspark_kafkalog.metadata.access.acl import Acl
+from pyspark_kafkalog.metadata.acl import Acl
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.client import FRAME_BYTES_MAX
 from pyspark_kafkalog.protocol.client_settings import ClientSettings

@@ -38,8 +38,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import CommitStateUnknownError, DiskFormatError, KafkalogError, LogDirError
-from pyspark_kafkalog.metadata.access.acl import acl_record
-from pyspark_kafkalog.metadata.access.users import credential_record, quota_records
+from pyspark_kafkalog.metadata.acl import acl_record
 from pyspark_kafkalog.metadata.image import (
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
@@ -57,6 +56,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 )
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, is_native_root, metadata_dir, write_marker
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, lock_records
+from pyspark_kafkalog.metadata.users import credential_record, quota_records
 from pyspark_kafkalog.root.admin import broker_config_record, format_records
 from pyspark_kafkalog.root.adopt.logs import (
     AdoptedLog,

@@ -31,10 +31,10 @@ from pyspark_kafkalog.config.broker import (
 from pyspark_kafkalog.config.group import GROUP_CONFIGS
 from pyspark_kafkalog.config.topic import validate_topic_config
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, InvalidConfigError, KafkalogError, LogDirError
-from pyspark_kafkalog.metadata.access.acl import Acl
-from pyspark_kafkalog.metadata.access.users import Quotas, ScramCredentials
+from pyspark_kafkalog.metadata.acl import Acl
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.metadata.users import Quotas, ScramCredentials
 from pyspark_kafkalog.root.bootstrap import DEFAULT_NODE_ID
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.root.brokers.image import (

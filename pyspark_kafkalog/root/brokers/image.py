@@ -25,15 +25,7 @@ from typing import BinaryIO, Final
 
 from pyspark_kafkalog.config.broker import AUTHORIZER_CONFIG
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, InvalidRecordError, InvalidTopicError
-from pyspark_kafkalog.metadata.access.acl import Acl, parse_acl
-from pyspark_kafkalog.metadata.access.users import (
-    QuotaEntity,
-    ScramCredential,
-    ScramMechanism,
-    apply_quota_record,
-    credential_key,
-    parse_credential,
-)
+from pyspark_kafkalog.metadata.acl import Acl, parse_acl
 from pyspark_kafkalog.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     AbortTransactionRecord,
@@ -55,6 +47,14 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 )
 from pyspark_kafkalog.metadata.messages.records import decode_record
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.metadata.users import (
+    QuotaEntity,
+    ScramCredential,
+    ScramMechanism,
+    apply_quota_record,
+    credential_key,
+    parse_credential,
+)
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, parse_header
 from pyspark_kafkalog.record.reference import Record, check_crc, decode_batch

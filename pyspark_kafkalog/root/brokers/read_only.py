@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError, UnknownTopicError, without_frames
-from pyspark_kafkalog.metadata.access.acl import Unguarded
+from pyspark_kafkalog.metadata.acl import Unguarded
 from pyspark_kafkalog.root.brokers.image import BrokerMetadata, read_metadata_of
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
 from pyspark_kafkalog.storage.log.reader import LogReader

@@ -48,7 +48,7 @@ from pyspark_kafkalog.storage.below_root import keep_directories
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition, partition_path
 from pyspark_kafkalog.storage.objects.upload import WrittenObject, settle
-from pyspark_kafkalog.storage.staging.staged_file import (
+from pyspark_kafkalog.storage.staged_file import (
     StagedFile,
     discard_staged,
     is_superseded,
@@ -238,7 +238,7 @@ def _append(
 
 
 def _remove_leftovers(commits: FileCommits, write: _Write, others: Sequence[Path]) -> None:
-    """Remove the staged files of the write's partitions that no commit will take (storage/staging/staged_file.py)."""
+    """Remove the staged files of the write's partitions that no commit will take (storage/staged_file.py)."""
     root, image, fs = commits.root, commits.store.image, commits.fs
     known = None if write.transaction is None else image.transactional_ids.get(write.transaction.transactional_id)
     fenced = () if known is None else known.fenced  # of a batch write these are write ids

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError, UnknownTopicError
-from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.cluster import (

@@ -57,7 +57,7 @@ from pyspark_kafkalog.config.entries import (
 from pyspark_kafkalog.config.group import GROUP_CONFIGS
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS, validate_topic_config
 from pyspark_kafkalog.errors import InvalidConfigError, KafkalogError
-from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.image import ALL_BROKERS, MetadataImage, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.protocol.error_codes import ErrorCode

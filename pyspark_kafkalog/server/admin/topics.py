@@ -25,11 +25,11 @@ from typing import Final
 from pyspark_kafkalog.config.entries import topic_entries
 from pyspark_kafkalog.errors import InvalidConfigError, InvalidPartitionsError, TopicExistsError
 from pyspark_kafkalog.maintenance.retention.delete_records import move_to
-from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
-from pyspark_kafkalog.metadata.access.users import CONTROLLER_MUTATION_RATE
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
+from pyspark_kafkalog.metadata.users import CONTROLLER_MUTATION_RATE
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import (

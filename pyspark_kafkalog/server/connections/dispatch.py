@@ -24,9 +24,9 @@ from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
 from pyspark_kafkalog.errors import AuthenticationError, CorruptRecordError, KafkalogError, UnsupportedApiError
-from pyspark_kafkalog.metadata.access.users import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.schema import FieldSpec, Piece
+from pyspark_kafkalog.metadata.users import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from pyspark_kafkalog.protocol.api import REQUEST_ELEMENTS_MAX, ApiKey, ParsedRequest, parse_request
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext, Session

@@ -16,7 +16,7 @@ from typing import Final
 from pyspark_kafkalog.groups.classic_group import ClassicGroup, ClassicMember, ClassicState, classic_key
 from pyspark_kafkalog.groups.consumer_group import Assignment, ConsumerGroup, ConsumerMember
 from pyspark_kafkalog.groups.offsets_topic import AnyGroup
-from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
 from pyspark_kafkalog.protocol.messages import groups as wire

@@ -28,7 +28,7 @@ from pyspark_kafkalog.groups.consumer_group import (
     replay,
 )
 from pyspark_kafkalog.java_regex.re2_pattern import compile_re2_pattern
-from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire

@@ -27,7 +27,7 @@ from pyspark_kafkalog.groups.offset_records import (
     parse_offset_key,
     parse_offset_value,
 )
-from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.error_codes import ErrorCode

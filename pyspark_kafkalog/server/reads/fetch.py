@@ -26,10 +26,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_kafkalog.metadata.access.acl import AclOperation
-from pyspark_kafkalog.metadata.access.users import CONSUMER_BYTE_RATE
+from pyspark_kafkalog.metadata.acl import AclOperation
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
+from pyspark_kafkalog.metadata.users import CONSUMER_BYTE_RATE
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import (
     AbortedTransaction,

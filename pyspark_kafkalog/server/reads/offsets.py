@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, OffsetOutOfRangeError, UnknownTopicError
-from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import (

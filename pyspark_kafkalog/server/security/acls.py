@@ -34,7 +34,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from pyspark_kafkalog.errors import InvalidAclError, KafkalogError
-from pyspark_kafkalog.metadata.access.acl import (
+from pyspark_kafkalog.metadata.acl import (
     CLUSTER_NAME,
     OPERATIONS,
     Acl,

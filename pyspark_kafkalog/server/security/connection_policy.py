@@ -36,7 +36,7 @@ from concurrent.futures import Executor
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.metadata.access.acl import canonical_host
+from pyspark_kafkalog.metadata.acl import canonical_host
 from pyspark_kafkalog.root.brokers.image import GrowingMetadata
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root, native_or_none

@@ -22,8 +22,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidConfigError
-from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType, canonical_ip
-from pyspark_kafkalog.metadata.access.users import (
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType, canonical_ip
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.users import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
     IP,
@@ -37,9 +40,6 @@ from pyspark_kafkalog.metadata.access.users import (
     find_quotas,
     quota_entity,
 )
-from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.security import (
     AlterClientQuotasRequest,

@@ -33,8 +33,8 @@ from enum import Enum, auto
 from typing import Final
 
 from pyspark_kafkalog.errors import AuthenticationError, UnsupportedMechanismError
-from pyspark_kafkalog.metadata.access.users import MECHANISMS
 from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.metadata.users import MECHANISMS
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.security import (

@@ -43,8 +43,11 @@ from pyspark_kafkalog.errors import (
     UnknownCredentialError,
     UnsupportedMechanismError,
 )
-from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
-from pyspark_kafkalog.metadata.access.users import (
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.messages.codec import Message
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.users import (
     ITERATIONS_MIN,
     CredentialDeletion,
     CredentialUpsertion,
@@ -55,9 +58,6 @@ from pyspark_kafkalog.metadata.access.users import (
     credential_of,
     salt_of_bits,
 )
-from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.security import (
     AlterUserScramCredentialsRequest,

@@ -26,7 +26,7 @@ from pyspark_kafkalog.groups.offset_records import (
     offset_key,
     offset_value,
 )
-from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.transactions import (
     TxnOffsetCommitRequest,

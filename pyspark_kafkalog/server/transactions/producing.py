@@ -18,7 +18,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, ReadOnlyLogDirError
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
-from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.object_store.store import ObjectStoreError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.transactions import (

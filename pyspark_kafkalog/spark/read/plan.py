@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
-from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.root.brokers.notices import remote_offsets
 from pyspark_kafkalog.root.reads import open_transaction_text
 from pyspark_kafkalog.spark.options.positions import (

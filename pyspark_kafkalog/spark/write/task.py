@@ -1,7 +1,7 @@
 """The work of a write's tasks: Arrow batches -> partitions -> record batches -> one `.staged` file per partition.
 
 The driver commits the tasks' files (writers.py). A task that fails, is killed, or is the second copy of another leaves
-staged files that nothing refers to: storage/staging/staged_file.py says what removes them. A task whose input fails,
+staged files that nothing refers to: storage/staged_file.py says what removes them. A task whose input fails,
 such as a UDF, sees only the end of its input: its file is whole, and stays like the others.
 """
 
@@ -20,14 +20,14 @@ from pyspark_kafkalog.root.staging import Staged
 from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.spark.write.plan import MicroBatch, TopicTarget, WritePlan
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system, time_ms
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask, remove_writes, staged_files
+from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask, remove_writes, staged_files
 from pyspark_kafkalog.threads import bound_address_space
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafkalog.root.protocol import Root
-    from pyspark_kafkalog.storage.staging.stager import Rows, TopicStager
+    from pyspark_kafkalog.storage.stager import Rows, TopicStager
 
 _BUFFER_MIN_BYTES: Final = 4 << 20
 _BUFFER_MAX_BYTES: Final = 64 << 20
@@ -89,7 +89,7 @@ class TaskWriter:
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFile]:
         """Stage all rows; after any error no staged file remains."""
-        from pyspark_kafkalog.storage.staging.stager import RowBuffer, Rows
+        from pyspark_kafkalog.storage.stager import RowBuffer, Rows
 
         if self._target is None and self._options.topic is not None:
             self._target = self._open_target(self._options.topic)
@@ -118,7 +118,7 @@ class TaskWriter:
 
     def _stager(self, topic: str) -> TopicStager:
         from pyspark_kafkalog.record.partitioner import Partitioner
-        from pyspark_kafkalog.storage.staging.stager import TopicStager
+        from pyspark_kafkalog.storage.stager import TopicStager
 
         stager = self._stagers.get(topic)
         if stager is None:

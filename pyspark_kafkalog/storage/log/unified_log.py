@@ -84,7 +84,7 @@ from pyspark_kafkalog.storage.segment.index_entries import RunPlan
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES
 from pyspark_kafkalog.storage.segment.recovery import replay_batches, replay_producers
 from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, read_range
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+from pyspark_kafkalog.storage.staged_file import StagedFile
 
 if TYPE_CHECKING:
     from typing_extensions import Self

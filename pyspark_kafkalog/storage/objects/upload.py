@@ -43,7 +43,7 @@ from pyspark_kafkalog.storage.objects.data_object import (
     encode_table,
     footer_bytes,
 )
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+from pyspark_kafkalog.storage.staged_file import StagedFile
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX, KIB, MIB
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDiffere
 from pyspark_kafkalog.maintenance.export.broker_directory import ExportedBroker
 from pyspark_kafkalog.maintenance.export.copy import ExportedPartition
 from pyspark_kafkalog.maintenance.export.export import export_new_broker, export_to, return_to_broker
-from pyspark_kafkalog.metadata.access.acl import Acl, PermissionType, ResourceType
+from pyspark_kafkalog.metadata.acl import Acl, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.root.adopt.adopt import AdoptedPartition, Adoption, adopt
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system

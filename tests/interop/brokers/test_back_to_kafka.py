@@ -19,7 +19,7 @@ from kafka_processes.oracle import CONFIG_COMMAND, Broker, run_tool, write_tool_
 from repository import REPOSITORY
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.metadata.access.acl import Acl, AclFilter, AclOperation, PatternType, PermissionType, ResourceType
+from pyspark_kafkalog.metadata.acl import Acl, AclFilter, AclOperation, PatternType, PermissionType, ResourceType
 
 #: Starts brokers, or Kafka's tools many times: the full tier alone.
 pytestmark = pytest.mark.full

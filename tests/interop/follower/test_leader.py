@@ -10,7 +10,7 @@ from builders.leader_reads import log_bytes, read_topics
 from kafka_processes.oracle import CONFIG_COMMAND, Broker
 
 from pyspark_kafkalog.errors import LeaderUnavailableError
-from pyspark_kafkalog.metadata.access.users import quota_entity
+from pyspark_kafkalog.metadata.users import quota_entity
 from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader
 from pyspark_kafkalog.replication.leader import EpochEnd, FetchOutcome, FetchPosition, LeaderAnswer
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -91,7 +91,7 @@ def test_librdkafka_authenticates_by_scram_and_needs_a_permission(log_dir: LogDi
 
 
 def _allowing_ann() -> list[Any]:
-    from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
+    from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
 
     allow, literal = PermissionType.ALLOW, PatternType.LITERAL
     return [

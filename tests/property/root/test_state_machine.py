@@ -51,8 +51,8 @@ from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem, time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile
-from pyspark_kafkalog.storage.staging.stager import stage_table
+from pyspark_kafkalog.storage.staged_file import StagedFile
+from pyspark_kafkalog.storage.stager import stage_table
 from pyspark_kafkalog.units import DAY_MS, HOUR_MS
 
 EXAMPLES = int(os.environ.get("KAFKALOG_STATE_MACHINE_EXAMPLES") or examples(100))

@@ -30,7 +30,7 @@ from pyspark_kafkalog.storage.log.follower import (
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging.staged_file import StagedFileWriter
+from pyspark_kafkalog.storage.staged_file import StagedFileWriter
 
 T0 = 1_700_000_000_000
 CONFIG = LogConfig.from_properties(

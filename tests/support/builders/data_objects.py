@@ -17,7 +17,7 @@ from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid, segment_file
 from pyspark_kafkalog.storage.objects.data_object import RUN_DTYPE
 from pyspark_kafkalog.storage.objects.upload import WrittenObject
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagedFileWriter
+from pyspark_kafkalog.storage.staged_file import StagedFile, StagedFileWriter
 
 TOPIC_IDS = {"orders": encode_uuid(bytes(15) + b"\x07"), "returns": encode_uuid(bytes(15) + b"\x08")}
 WRITE_ID = "0123456789abcdef0123456789abcdef"

@@ -33,13 +33,13 @@ from pyspark_kafkalog.maintenance.export.export import export_in_place
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.tier import tier_segments
-from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
+from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION
 from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
-from pyspark_kafkalog.storage.staging.staged_file import StagingTask
-from pyspark_kafkalog.storage.staging.stager import stage_table
+from pyspark_kafkalog.storage.staged_file import StagingTask
+from pyspark_kafkalog.storage.stager import stage_table
 from pyspark_kafkalog.tiered import remote_storage
 from pyspark_kafkalog.tiered.objects import DirectoryObjects
 

@@ -26,7 +26,7 @@ from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagedFileWriter
+from pyspark_kafkalog.storage.staged_file import StagedFile, StagedFileWriter
 
 COPIED, SPLICED, ROLLED = 2, 30, 60
 T0 = 1_700_000_000_000

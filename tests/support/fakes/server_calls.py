@@ -18,7 +18,7 @@ from typing import TypeVar, cast
 
 from fakes.unlimited import NoTraffic, unlimited
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.api import (
     ApiKey,
     decode_response,

@@ -17,7 +17,7 @@ from builders.leader_writers import T0, Served, append, batch
 
 from fakes.unlimited import unlimited
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.protocol.api import ApiKey

@@ -63,7 +63,7 @@ from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects import run_source as run_source_module
 from pyspark_kafkalog.storage.objects.upload import UploadTask, WrittenObject, upload
-from pyspark_kafkalog.storage.staging.stager import stage_table
+from pyspark_kafkalog.storage.stager import stage_table
 from pyspark_kafkalog.tiered import byte_source as byte_source_module
 from pyspark_kafkalog.tiered import index_cache
 from simulations.compacted_model import (

@@ -29,7 +29,7 @@ WRITING = (
     "report",
     "spark",
     "storage/objects/upload.py",
-    "storage/staging/stager.py",
+    "storage/stager.py",
     "tools/records",
 )
 ARRAYS = ("arange", "empty", "full", "ones", "repeat", "tile", "zeros")

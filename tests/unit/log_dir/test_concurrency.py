@@ -23,7 +23,7 @@ from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.root.write_transaction import WriteTransaction
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagedFileWriter
+from pyspark_kafkalog.storage.staged_file import StagedFile, StagedFileWriter
 
 # Forked, not spawned: starts at once, and tries what a fork does to threads and locks.
 FORK = multiprocessing.get_context("fork")

@@ -41,7 +41,7 @@ from pyspark_kafkalog.record.header import BATCH_DTYPE
 from pyspark_kafkalog.root.brokers.image import read_broker_metadata
 from pyspark_kafkalog.storage.log.log_state import load_read_only
 from pyspark_kafkalog.storage.names import TopicPartition, child_path, offset_file_name, partition_path
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+from pyspark_kafkalog.storage.staged_file import StagedFile
 
 __all__ = ["killed"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import AuthorizationError
-from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
+from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
 
 ANN = "User:ann"
 

@@ -11,7 +11,7 @@ import pytest
 from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import AuthenticationError
-from pyspark_kafkalog.metadata.access.users import MECHANISMS, ScramMechanism, credential_of
+from pyspark_kafkalog.metadata.users import MECHANISMS, ScramMechanism, credential_of
 from pyspark_kafkalog.protocol.api import APIS, FRAME_SIZE, ApiKey, joined, parse_request
 from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.client_security import ScramClient, authenticate

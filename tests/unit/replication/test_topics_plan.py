@@ -8,11 +8,11 @@ from dataclasses import replace
 from pyspark_kafkalog.config.broker import AUTHORIZER_CONFIG, STANDARD_AUTHORIZER
 from pyspark_kafkalog.config.group import HEARTBEAT_INTERVAL as INTERVAL
 from pyspark_kafkalog.config.group import SESSION_TIMEOUT as SESSION
-from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
-from pyspark_kafkalog.metadata.access.users import quota_entity
+from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.image import BrokerImage, MetadataImage, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import RemoveTopicRecord
+from pyspark_kafkalog.metadata.users import quota_entity
 from pyspark_kafkalog.replication.events import EventKind
 from pyspark_kafkalog.replication.leader import LeaderDescription, LeaderTopic
 from pyspark_kafkalog.replication.topics_plan import TopicsPlan, plan_topics

@@ -14,7 +14,7 @@ from pyspark_kafkalog.errors import AuthorizationError
 from pyspark_kafkalog.groups.group import Group
 from pyspark_kafkalog.groups.guarded_group import GuardedGroup, open_group
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata.access.acl import (
+from pyspark_kafkalog.metadata.acl import (
     CLUSTER_NAME,
     Acl,
     AclOperation,
@@ -32,7 +32,7 @@ from pyspark_kafkalog.security.access_control import Authorizer
 from pyspark_kafkalog.security.guarded_root import GuardedRoot
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile
+from pyspark_kafkalog.storage.staged_file import StagedFile
 
 ANN = "User:ann"
 #: Names of Root that a GuardedRoot forwards without a check of its own, each with the reason.

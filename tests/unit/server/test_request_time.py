@@ -8,7 +8,7 @@ import threading
 import pytest
 from patience import PATIENCE_S
 
-from pyspark_kafkalog.metadata.access.users import REQUEST_PERCENTAGE, USER, quota_entity
+from pyspark_kafkalog.metadata.users import REQUEST_PERCENTAGE, USER, quota_entity
 from pyspark_kafkalog.server import event_loop
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.event_loop import RequestTime, Timed, timed_work

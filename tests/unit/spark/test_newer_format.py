@@ -14,7 +14,7 @@ from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.options.parse import parse_write_options
 from pyspark_kafkalog.spark.write.plan import TopicTarget, plan_batch
 from pyspark_kafkalog.spark.write.task import TaskWriter
-from pyspark_kafkalog.storage.staging.staged_file import StagingTask
+from pyspark_kafkalog.storage.staged_file import StagingTask
 
 REFUSED = (
     "expected a format version from 1 to 2, found format version 3; "

@@ -9,7 +9,7 @@ import pytest
 from kafkalog_command import Command
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata.access.users import ScramMechanism
+from pyspark_kafkalog.metadata.users import ScramMechanism
 from pyspark_kafkalog.server.security.scram import Credentials
 from pyspark_kafkalog.tools.main import main
 

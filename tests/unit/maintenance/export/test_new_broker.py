@@ -14,7 +14,7 @@ from kafkalog_command import Command
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.export.export import export_new_broker
-from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
+from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from pyspark_kafkalog.root.brokers.image import read_broker_metadata
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties, was_clean_shutdown

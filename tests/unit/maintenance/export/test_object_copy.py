@@ -20,7 +20,7 @@ from pyspark_kafkalog.errors import LogDirError, ProducerFencedError, UnknownTop
 from pyspark_kafkalog.maintenance.export.export import export_new_broker, export_to
 from pyspark_kafkalog.maintenance.objects.clean_up import clean_up
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
-from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
+from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, PartitionChangeRecord
 from pyspark_kafkalog.object_store import client

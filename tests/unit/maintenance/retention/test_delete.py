@@ -23,8 +23,8 @@ from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoi
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import DELETED_SUFFIX, LEADER_EPOCH_CHECKPOINT, TopicPartition
-from pyspark_kafkalog.storage.staging.staged_file import StagingTask
-from pyspark_kafkalog.storage.staging.stager import stage_table
+from pyspark_kafkalog.storage.staged_file import StagingTask
+from pyspark_kafkalog.storage.stager import stage_table
 
 T0 = 1_700_000_000_000
 DAY_MS = 86_400_000

@@ -12,7 +12,7 @@ from fakes.admin_requests import AdminRequests
 from repository import FIXTURES
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.cluster import (

@@ -15,7 +15,7 @@ from pyspark_kafkalog.config.broker import BROKER_CONFIGS, DYNAMIC_BROKER_CONFIG
 from pyspark_kafkalog.config.definitions import VALUE_CHARS_MAX
 from pyspark_kafkalog.config.group import GROUP_CONFIGS
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
-from pyspark_kafkalog.metadata.access.acl import CLUSTER_NAME, AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.image import GROUP_RESOURCE
 from pyspark_kafkalog.metadata.messages.metadata_records import ConfigRecord
 from pyspark_kafkalog.protocol.api import ApiKey

@@ -8,7 +8,7 @@ import pytest
 from fakes.admin_requests import AdminRequests
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.metadata.access.users import CONTROLLER_MUTATION_RATE, USER, quota_entity
+from pyspark_kafkalog.metadata.users import CONTROLLER_MUTATION_RATE, USER, quota_entity
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.topics import (

@@ -13,7 +13,7 @@ from builders.cleaned_groups import ANOTHER, delete_and_clean
 from fakes.group_servers import GROUP, GroupServer
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets

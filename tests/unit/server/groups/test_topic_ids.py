@@ -10,7 +10,7 @@ import pytest
 from fakes.group_servers import GROUP, GroupServer
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode

@@ -18,7 +18,7 @@ from patience import PATIENCE_S, until
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.metadata.access.acl import AclOperation
+from pyspark_kafkalog.metadata.acl import AclOperation
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.api import ApiKey, find_api
 from pyspark_kafkalog.protocol.error_codes import ErrorCode

@@ -16,7 +16,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.tier import tier_segments
-from pyspark_kafkalog.metadata.access.acl import AclOperation
+from pyspark_kafkalog.metadata.acl import AclOperation
 from pyspark_kafkalog.protocol.api import ApiKey, find_api
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import (

@@ -14,7 +14,7 @@ from fakes.server_calls import ReadServer
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.metadata.access.acl import AclOperation
+from pyspark_kafkalog.metadata.acl import AclOperation
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode

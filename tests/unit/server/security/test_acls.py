@@ -17,7 +17,7 @@ from fakes.clock import Clock
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.metadata.access.acl import (
+from pyspark_kafkalog.metadata.acl import (
     Acl,
     AclFilter,
     AclOperation,

@@ -19,7 +19,7 @@ from patience import PATIENCE_S, wait_until
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.metadata.access.acl import (
+from pyspark_kafkalog.metadata.acl import (
     Acl,
     AclOperation,
     PatternType,
@@ -27,7 +27,8 @@ from pyspark_kafkalog.metadata.access.acl import (
     ResourceType,
     acl_record,
 )
-from pyspark_kafkalog.metadata.access.users import (
+from pyspark_kafkalog.metadata.messages.metadata_records import NoOpRecord
+from pyspark_kafkalog.metadata.users import (
     IP,
     USER,
     ScramMechanism,
@@ -36,7 +37,6 @@ from pyspark_kafkalog.metadata.access.users import (
     quota_entity,
     upsertion,
 )
-from pyspark_kafkalog.metadata.messages.metadata_records import NoOpRecord
 from pyspark_kafkalog.server.config import Address, ConnectionSettings, SecuritySettings, ServerConfig
 from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.server.security import connection_policy

@@ -8,7 +8,7 @@ import math
 import pytest
 from fakes.clock import Clock
 
-from pyspark_kafkalog.metadata.access.users import CLIENT_ID, IP, USER, Quotas, quota_entity
+from pyspark_kafkalog.metadata.users import CLIENT_ID, IP, USER, Quotas, quota_entity
 from pyspark_kafkalog.server.config import ConnectionSettings
 from pyspark_kafkalog.server.context import Session
 from pyspark_kafkalog.server.security.connection_policy import (

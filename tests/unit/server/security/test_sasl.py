@@ -12,7 +12,7 @@ import pytest
 from fakes.scram_client import ScramClient
 
 from pyspark_kafkalog.errors import AuthenticationError, UnsupportedMechanismError
-from pyspark_kafkalog.metadata.access.users import ScramMechanism, credential_of
+from pyspark_kafkalog.metadata.users import ScramMechanism, credential_of
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.server.context import ANONYMOUS, Session
 from pyspark_kafkalog.server.security.sasl import PLAIN, SaslAuthenticator, SaslSettings, parse_plain

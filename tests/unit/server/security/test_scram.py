@@ -9,7 +9,7 @@ import pytest
 from fakes.scram_client import ScramClient
 
 from pyspark_kafkalog.errors import AuthenticationError
-from pyspark_kafkalog.metadata.access.users import ScramCredential, ScramMechanism, credential_of
+from pyspark_kafkalog.metadata.users import ScramCredential, ScramMechanism, credential_of
 from pyspark_kafkalog.server.security.scram import Credentials, ScramExchange, saslname
 
 SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512

@@ -6,7 +6,7 @@ import pytest
 from fakes.transaction_servers import MINUTE_MS, Start, epoch_after, error_of, status_of
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.transactions import (

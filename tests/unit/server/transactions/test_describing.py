@@ -7,7 +7,7 @@ from typing import Any
 
 from fakes.transaction_servers import MINUTE_MS, Coordinated, Start, epoch_after, status_of
 
-from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.transactions import (

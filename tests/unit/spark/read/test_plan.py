@@ -16,7 +16,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, InvalidOptionError, UnknownTopicError
-from pyspark_kafkalog.metadata.access.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.spark.options.positions import (
     AllTopics,

@@ -17,7 +17,7 @@ from pyspark_kafkalog.errors import AuthorizationError, InvalidOptionError, LogD
 from pyspark_kafkalog.groups.group import Group
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.metadata.access.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
+from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.options.parse import parse_read_options, parse_stream_read_options
 from pyspark_kafkalog.spark.options.positions import GroupOffsets

@@ -19,9 +19,9 @@ from pyspark_kafkalog.spark.options.parse import WriteOptions, parse_write_optio
 from pyspark_kafkalog.spark.write.plan import TopicTarget, plan_batch
 from pyspark_kafkalog.spark.write.task import StagedMessage, TaskWriter
 from pyspark_kafkalog.spark.write.writers import KafkalogBatchWriter
-from pyspark_kafkalog.storage.staging import staged_file as staging
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagingTask, micro_batch_write_id, write_id_of
-from pyspark_kafkalog.storage.staging.stager import RowBuffer
+from pyspark_kafkalog.storage import staged_file as staging
+from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask, micro_batch_write_id, write_id_of
+from pyspark_kafkalog.storage.stager import RowBuffer
 
 
 @pytest.fixture

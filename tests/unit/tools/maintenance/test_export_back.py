@@ -16,7 +16,7 @@ from kafkalog_command import Command
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.export.export import return_to_broker
-from pyspark_kafkalog.metadata.access.acl import (
+from pyspark_kafkalog.metadata.acl import (
     Acl,
     AclFilter,
     AclOperation,

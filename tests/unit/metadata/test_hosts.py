@@ -10,7 +10,7 @@ from kafka_processes.host_decisions import CLIENTS, READ, UNREADABLE, HostDecisi
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidAclError
-from pyspark_kafkalog.metadata.access.acl import (
+from pyspark_kafkalog.metadata.acl import (
     Acl,
     AclFilter,
     AclOperation,

@@ -29,7 +29,7 @@ from pyspark_kafkalog.record.header import NO_TIMESTAMP, TimestampType
 from pyspark_kafkalog.record.partitioner import NO_PARTITION, Partitioner, group_rows
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, in_parallel
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staging.staged_file import StagedFile, StagedFileWriter, StagingTask
+from pyspark_kafkalog.storage.staged_file import StagedFile, StagedFileWriter, StagingTask
 from pyspark_kafkalog.units import NS_PER_MS, US_PER_MS
 
 _UNITS_PER_MS: Final = {"ms": 1, "us": US_PER_MS, "ns": NS_PER_MS}

@@ -18,7 +18,7 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.groups.resets import ToEarliest
-from pyspark_kafkalog.metadata.access.acl import (
+from pyspark_kafkalog.metadata.acl import (
     CLUSTER_NAME,
     Acl,
     AclFilter,

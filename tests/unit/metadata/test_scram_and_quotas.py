@@ -16,7 +16,17 @@ from pyspark_kafkalog.errors import (
     UnknownCredentialError,
     UnsupportedMechanismError,
 )
-from pyspark_kafkalog.metadata.access.users import (
+from pyspark_kafkalog.metadata.delta import start_delta
+from pyspark_kafkalog.metadata.image import MetadataImage, image_records
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    ClientQuotaRecord,
+    EntityData,
+    MetadataRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
+from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
+from pyspark_kafkalog.metadata.users import (
     CLIENT_ID,
     IP,
     USER,
@@ -33,16 +43,6 @@ from pyspark_kafkalog.metadata.access.users import (
     salt_of_bits,
     upsertion,
 )
-from pyspark_kafkalog.metadata.delta import start_delta
-from pyspark_kafkalog.metadata.image import MetadataImage, image_records
-from pyspark_kafkalog.metadata.messages.metadata_records import (
-    ClientQuotaRecord,
-    EntityData,
-    MetadataRecord,
-    RemoveUserScramCredentialRecord,
-    UserScramCredentialRecord,
-)
-from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
 
 SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
 ANN, EVERYONE = quota_entity([(USER, "ann")]), quota_entity([(USER, None)])

@@ -45,7 +45,7 @@ from pyspark_kafkalog.errors import (
     UnknownCredentialError,
     UnsupportedMechanismError,
 )
-from pyspark_kafkalog.metadata.access.acl import canonical_ip
+from pyspark_kafkalog.metadata.acl import canonical_ip
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ClientQuotaRecord,
     EntityData,
