@@ -306,7 +306,7 @@ class Group:
             raise self._unknown()
         group = log.group(self.group_id)
         described = group.described(lambda topic_id: self._root.topic_name(topic_id) or topic_id)
-        return described if self._root.is_broker_directory else described.without_members()
+        return described if self._root.has_broker_coordinator else described.without_members()
 
     def delete_offsets(self, partitions: Iterable[AnyPartition]) -> list[TopicPartition]:
         """Delete the group's offsets of these partitions; return the partitions that had one.
@@ -387,12 +387,8 @@ class Group:
 
     def _lag_in(self, topic_partition: TopicPartition, committed: OffsetAndMetadata) -> PartitionLag:
         end_offset, failed = None, None
-        if not self._root.is_broker_directory:  # without a snapshot of each partition
-            found = self._root.native().store.image.find(topic_partition.topic, topic_partition.partition)
-            end_offset = None if found is None else found.high_watermark
-            return PartitionLag(topic_partition=topic_partition, committed=committed, log_end_offset=end_offset)
         try:
-            end_offset = self._root.partition(topic_partition.topic, topic_partition.partition).high_watermark
+            end_offset = self._root.high_watermark(topic_partition.topic, topic_partition.partition)
         except UnknownTopicError:
             pass
         except (KafkalogError, OSError) as error:

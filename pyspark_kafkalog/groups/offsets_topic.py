@@ -42,7 +42,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from pyspark_kafkalog.errors import CommitConflictError, KafkalogError
+from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, UnknownTopicError
 from pyspark_kafkalog.groups.classic_group import ClassicGroup
 from pyspark_kafkalog.groups.consumer_group import RECORD_TYPES, ConsumerGroup, consumer_group_of
 from pyspark_kafkalog.groups.group_state import OtherGroup
@@ -312,7 +312,7 @@ OffsetsFilter: TypeAlias = Callable[[TopicPartition, OffsetAndMetadata, bytes], 
 
 def offsets_filter(root: Root, log: GroupLog) -> OffsetsFilter:
     """Tells offsets of `log` that count from those of topics that were deleted. A broker deletes the latter itself."""
-    if root.is_broker_directory:
+    if root.has_broker_coordinator:
         return lambda topic_partition, committed, key: True
     image = root.native().store.image
     return lambda topic_partition, committed, key: image.has_committed(
@@ -321,10 +321,11 @@ def offsets_filter(root: Root, log: GroupLog) -> OffsetsFilter:
 
 
 def expiry_filter(root: Root, log: GroupLog) -> OffsetsFilter:
-    """A filter of offsets that stay until they are old: they count, or another broker may have their topic."""
+    """A filter of offsets that stay until they are old: they count, or another broker may have their topic.
+
+    Raises ReadOnlyLogDirError for a broker's directory, whose offsets its broker deletes.
+    """
     is_current = offsets_filter(root, log)
-    if root.is_broker_directory:
-        return is_current
     image = root.native().store.image
     return lambda topic_partition, committed, key: (
         is_current(topic_partition, committed, key)
@@ -370,12 +371,10 @@ def offsets_partitions(root: Root) -> Sequence[int]:
 
     A broker's directory may hold only some of the topic's partitions.
     """
-    if not root.is_broker_directory:
-        topic = root.native().store.image.topics.get(OFFSETS_TOPIC)
-        return range(0 if topic is None else len(topic.partitions))
-    if OFFSETS_TOPIC not in root.topics():
-        return []
-    return root.partition_numbers(OFFSETS_TOPIC)
+    try:
+        return root.partition_numbers(OFFSETS_TOPIC)
+    except UnknownTopicError:
+        return ()
 
 
 #: Takes the error of a part of `__consumer_offsets`, a partition or a group's records, that is left out because of it.

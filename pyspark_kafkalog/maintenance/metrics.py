@@ -401,12 +401,11 @@ def _lag_metric(root: Root) -> Metric:
     except (KafkalogError, OSError) as error:
         group_ids = ()
         left_out(OFFSETS_TOPIC, error)
-    ends: KnownEnds | None = None
+    ends = None if native_or_none(root) is None else KnownEnds(root)
     for group_id in group_ids:
         try:
             group = open_group(root, group_id)
-            if isinstance(group, Group) and not root.is_broker_directory:
-                ends = KnownEnds(root) if ends is None else ends
+            if isinstance(group, Group) and ends is not None:
                 for (topic, number), lag in known_lags(group, ends).items():
                     values[group_id, topic, str(number)] = float(lag)
                 continue

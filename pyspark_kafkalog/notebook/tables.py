@@ -48,7 +48,6 @@ from pyspark_kafkalog.record.header import (
     TRANSACTIONAL_MASK,
 )
 from pyspark_kafkalog.record.reference import decode_batch
-from pyspark_kafkalog.root.brokers.image import read_topic_configs
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
@@ -169,7 +168,6 @@ class CleanerMarks:
 
     def __init__(self, root: Root) -> None:
         self._root = root
-        self._configs: Mapping[str, Mapping[str, str]] | None = None
         self._checkpoints = {directory: _cleaned(directory) for directory in root.directories}
 
     def first_dirty_offset(self, found: PartitionSnapshot) -> int | None:
@@ -181,14 +179,9 @@ class CleanerMarks:
 
     def _is_compacted(self, topic: str) -> bool:
         try:
-            if not self._root.is_broker_directory:
-                return self._root.log_config(topic).compact
-            if self._configs is None:
-                self._configs = read_topic_configs(self._root.directories[0])
+            return self._root.is_compacted(topic)
         except (KafkalogError, OSError):
-            self._configs = {}
             return False
-        return "compact" in self._configs.get(topic, {}).get("cleanup.policy", "")
 
 
 def _cleaned(directory: Path) -> Mapping[TopicPartition, int]:

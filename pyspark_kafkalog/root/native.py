@@ -57,6 +57,8 @@ class NativeRoot(Unguarded, ABC):
     """One native root, as of its last `refresh`; every change refreshes it first."""
 
     is_broker_directory: Final = False
+    has_broker_coordinator: Final = False
+    has_broker_configs: Final = True
 
     def __init__(self, store: MetadataStore, *, clock: Callable[[], int]) -> None:
         self._store = store
@@ -127,7 +129,7 @@ class NativeRoot(Unguarded, ABC):
         return self._store.image.topic_names.get(topic_id)
 
     def partition_numbers(self, topic: str) -> tuple[int, ...]:
-        return tuple(each.partition for each in self._store.image.topic(topic).partitions)
+        return tuple(range(len(self._store.image.topic(topic).partitions)))
 
     def partition(self, topic: str, partition: int) -> PartitionSnapshot:
         return self.partition_in(self._store.image, topic, partition)
@@ -135,6 +137,9 @@ class NativeRoot(Unguarded, ABC):
     def partition_in(self, image: MetadataImage, topic: str, partition: int) -> PartitionSnapshot:
         """One partition as of `image`, which may be newer than the last refresh. Raises UnknownTopicError."""
         return self._snapshot(image.topic(topic), image.partition(topic, partition))
+
+    def high_watermark(self, topic: str, partition: int) -> int:
+        return self._store.image.partition(topic, partition).high_watermark
 
     def partitions_read(self) -> tuple[PartitionSnapshot, ...]:
         return ()
@@ -160,6 +165,9 @@ class NativeRoot(Unguarded, ABC):
 
     def config_for_write(self, topic: str) -> LogConfig:
         return self.log_config(topic)
+
+    def is_compacted(self, topic: str) -> bool:
+        return self.log_config(topic).compact
 
     def broker_configs(self) -> Mapping[str, str]:
         return broker_configs(self._store.image)

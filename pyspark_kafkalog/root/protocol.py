@@ -212,6 +212,22 @@ class Root(PublicRoot, Protocol):
     def check_writable(self) -> None:
         """Raises ReadOnlyLogDirError for a broker's directory, FollowingRootError for a root that follows a leader."""
 
+    # The owner
+
+    @property
+    def has_broker_coordinator(self) -> bool:
+        """Whether a broker coordinates the groups and transactions.
+
+        It has the groups' members, deletes offsets of deleted topics, and ends the transactions that have a state.
+        """
+
+    @property
+    def has_broker_configs(self) -> bool:
+        """Whether the broker-level settings and groups' configurations are known.
+
+        A broker's directory does not contain its server.properties.
+        """
+
     # Topics
 
     def topic_name(self, topic_id: str) -> str | None:
@@ -220,7 +236,16 @@ class Root(PublicRoot, Protocol):
     def config_for_write(self, topic: str) -> LogConfig:
         """As `log_config`, but requires permission to write to the topic, not to describe its configuration."""
 
+    def is_compacted(self, topic: str) -> bool:
+        """Whether the cleaner compacts the topic, as far as the directory has its configuration."""
+
     # Reading
+
+    def high_watermark(self, topic: str, partition: int) -> int:
+        """The end of the partition's committed records; of a native root without a snapshot of the partition.
+
+        Raises UnknownTopicError.
+        """
 
     def partitions_read(self) -> tuple[PartitionSnapshot, ...]:
         """The partitions read since the last refresh of a broker's directory; empty for a native log directory."""

@@ -38,12 +38,14 @@ _CHECKED: Final[Mapping[str, tuple[AclOperation, ResourceType]]] = {
     "alter_broker_configs": (AclOperation.ALTER_CONFIGS, _CLUSTER),
     "alter_group_configs": (AclOperation.ALTER_CONFIGS, ResourceType.GROUP),
     "log_config": (AclOperation.DESCRIBE_CONFIGS, _TOPIC),
+    "is_compacted": (AclOperation.DESCRIBE_CONFIGS, _TOPIC),
     "config_for_write": (AclOperation.WRITE, _TOPIC),
     "add_partitions": (AclOperation.ALTER, _TOPIC),
     "alter_topic": (AclOperation.ALTER_CONFIGS, _TOPIC),
     "delete_topic": (AclOperation.DELETE, _TOPIC),
     "partition_numbers": (AclOperation.DESCRIBE, _TOPIC),
     "partition": (AclOperation.DESCRIBE, _TOPIC),
+    "high_watermark": (AclOperation.DESCRIBE, _TOPIC),
     "reader": (AclOperation.READ, _TOPIC),
     "init_transaction": (AclOperation.WRITE, _ID),
     "last_version": (AclOperation.DESCRIBE, _ID),
@@ -51,7 +53,7 @@ _CHECKED: Final[Mapping[str, tuple[AclOperation, ResourceType]]] = {
 #: These reveal nothing that the principal may not know, and change nothing.
 _FREE: Final = (
     *("path", "directories", "is_broker_directory", "follows", "identity", "version", "check_writable"),
-    *("partitions_read", "staging", "has_transactional_id"),
+    *("has_broker_coordinator", "has_broker_configs", "partitions_read", "staging", "has_transactional_id"),
 )
 
 

@@ -261,7 +261,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
 def _describe(options: argparse.Namespace, entity_type: str, name: str | None) -> None:
     log_dir = open_log_dir(options)
     metadata = metadata_of_copy(log_dir)
-    if log_dir.is_broker_directory and (
+    if not log_dir.root.has_broker_configs and (
         options.all or entity_type == _GROUPS or (entity_type == _BROKERS and metadata is None)
     ):
         raise UsageError(
@@ -308,7 +308,7 @@ def _entries(
     if validate_topic_name(name) not in log_dir.topics():
         raise UnknownTopicError(f"The topic '{name}' doesn't exist and doesn't have dynamic config.")
     overrides = log_dir.topic(name, readable_only=True).configs
-    if log_dir.is_broker_directory:
+    if not log_dir.root.has_broker_configs:
         return own_topic_entries(overrides)
     entries = topic_entries(overrides, log_dir.broker_configs())
     return entries if includes_defaults else [each for each in entries if each.is_set_by_topic]

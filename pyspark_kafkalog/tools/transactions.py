@@ -240,8 +240,8 @@ def _find_hanging(log_dir: LogDir, options: argparse.Namespace, output: Output, 
             (now_ms - each.producer.last_timestamp_ms) // MINUTE_MS,
         )
         for each in open_now
-        # Kafka's tool omits transactions that a coordinator may still end. There is no coordinator here.
-        if is_all or not log_dir.is_broker_directory or each.state is None
+        # Kafka's tool omits transactions that a coordinator may still end.
+        if is_all or each.state is None or not log_dir.root.has_broker_coordinator
     ]
     if is_all:
         header = (*header, "TransactionalId", "TransactionState")

@@ -33,6 +33,8 @@ class ReadOnlyRoot(Unguarded):
     """
 
     is_broker_directory: Final = True
+    has_broker_coordinator: Final = True
+    has_broker_configs: Final = False
     version: Final = None
     follows: Final = None
 
@@ -89,6 +91,9 @@ class ReadOnlyRoot(Unguarded):
     def _configs_of(self, topic: str) -> Mapping[str, str]:
         return self.metadata().topic_configs.get(topic, {})
 
+    def is_compacted(self, topic: str) -> bool:
+        return "compact" in self._configs_of(topic).get("cleanup.policy", "")
+
     def topic_id(self, topic: str) -> str | None:
         """The topic's id as Kafka's Uuid text; None if its directories have none. Raises UnknownTopicError."""
         self._partitions_of(topic)
@@ -121,6 +126,9 @@ class ReadOnlyRoot(Unguarded):
                 f"topic {topic!r} has no partition {partition} in {self.path}, there are: {numbers}"
             )
         return self._snapshot(topic_partition)
+
+    def high_watermark(self, topic: str, partition: int) -> int:
+        return self.partition(topic, partition).high_watermark
 
     def partitions(self) -> tuple[TopicPartition, ...]:
         """All partitions in order, with that of the metadata log."""

@@ -213,7 +213,7 @@ def _topic_entries(context: ServerContext, name: str) -> Sequence[ConfigEntry]:
     if name not in root.topics():
         root.refresh()
     overrides = root.topic(name, readable_only=True).configs
-    if not root.is_broker_directory:
+    if root.has_broker_configs:
         return topic_entries(overrides, context.broker_configs())
     known = {key: value for key, value in overrides.items() if _is_known(key, value)}
     others = {key: value for key, value in overrides.items() if key not in known}

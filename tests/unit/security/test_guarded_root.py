@@ -38,6 +38,8 @@ ANN = "User:ann"
 #: Names of Root that a GuardedRoot forwards without a check of its own, each with the reason.
 UNCHECKED = {
     "check_writable": "says only whether it is a broker's directory",
+    "has_broker_configs": "says only whether it is a broker's directory",
+    "has_broker_coordinator": "says only whether it is a broker's directory",
     "has_transactional_id": "says whether a query that knows its id has been here",
     "identity": "names the log directory, as meta.properties does",
     "directories": "were given to open",
