@@ -1,12 +1,10 @@
 """The Spark data source `kafkalog`.
 
-- data_source: the entry point that Spark calls
+- data_source: the entry point that Spark calls; columns of reads and writes
 - options: the table of options, and what the user's options mean
-- schema: columns of reads and writes
 - read: planning and tasks of batch reads, which streaming reads share
 - stream: planning of micro-batches
 - write: batch and streaming writes
-- worker_memory: garbage collection in Spark's Python workers
 """
 
 from __future__ import annotations

@@ -1,25 +1,29 @@
-"""Work in a process in which no thread starts, and in one with a limit of address space."""
+"""Work in a process in which no thread starts, and in one with a limit of address space; imports that are frozen."""
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pyarrow as pa
 import pytest
 from fakes.faulty_store import FaultyStore, MemoryBucket
 from tiers import TIER
 
-from pyspark_kafkalog import LogDir
+from pyspark_kafkalog import LogDir, threads
 from pyspark_kafkalog.maintenance.cleaner.record_chunks import work_ahead
 from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, TaskFailedError
 from pyspark_kafkalog.object_store.probe import check_store
 from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.storage.filesystem import beside, in_parallel
-from pyspark_kafkalog.threads import NoThreadError, Workers, side_by_side
+from pyspark_kafkalog.threads import NoThreadError, Workers, freeze_imports, side_by_side
 
 _PARTITIONS = 3000 if TIER == "full" else 100
 #: A megabyte less than glibc's arenas of two threads, and Arrow's reserve, would take beside the libraries.
@@ -124,3 +128,40 @@ def test_partitions_are_written_and_read_within_a_limit_of_address_space(tmp_pat
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == 3 * _PARTITIONS
+
+
+@pytest.fixture
+def thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing frozen before and after."""
+    gc.unfreeze()
+    monkeypatch.setattr(threads, "_modules_frozen", 0)
+    yield
+    gc.unfreeze()
+
+
+def pretend_main(monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
+    main = ModuleType("__main__")
+    main.__spec__ = None if name is None else ModuleSpec(name, None)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+
+
+@pytest.mark.usefixtures("thawed")
+def test_spark_worker_freezes_once_for_same_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_main(monkeypatch, "pyspark.daemon")
+    freeze_imports()
+    frozen = gc.get_freeze_count()
+    assert frozen > 1000
+    kept = [[] for _ in range(1000)]
+    freeze_imports()
+    assert gc.get_freeze_count() <= frozen
+    monkeypatch.setitem(sys.modules, "kafkalog_test_imported_later", ModuleType("later"))
+    freeze_imports()
+    assert gc.get_freeze_count() >= frozen + len(kept) // 2
+
+
+@pytest.mark.usefixtures("thawed")
+@pytest.mark.parametrize("name", ["pyspark.sql.worker.lookup_data_sources", "my_job", None])
+def test_other_processes_freeze_nothing(monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
+    pretend_main(monkeypatch, name)
+    freeze_imports()
+    assert gc.get_freeze_count() == 0

@@ -2,6 +2,5 @@
 
 - reader: the reader that Spark calls; progress written to a consumer group
 - offsets: offsets as stored in the checkpoint
-- plan: the partitions of the subscription as of one moment; the end of a micro-batch and its ranges
-- limits: the size of a micro-batch
+- plan: the partitions of the subscription as of one moment; the end of a micro-batch, its limits and its ranges
 """

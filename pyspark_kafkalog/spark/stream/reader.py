@@ -37,19 +37,23 @@ from pyspark_kafkalog.spark.read.plan import (
     cut_by_records,
     subscribed_partitions,
 )
-from pyspark_kafkalog.spark.read.task import StreamRange, StreamTask, read_stream_range, share_tasks
-from pyspark_kafkalog.spark.stream.limits import (
+from pyspark_kafkalog.spark.read.reader import StreamRange, StreamTask, read_stream_range, share_tasks
+from pyspark_kafkalog.spark.stream.offsets import Origin, StreamOffsets, from_json, origin_from_json, to_json
+from pyspark_kafkalog.spark.stream.plan import (
     BatchDelay,
+    StreamView,
+    TopicIds,
     default_read_limit,
     limit_bytes,
     limit_offsets,
+    plan_latest,
+    plan_read,
+    take_view,
     unread_count,
 )
-from pyspark_kafkalog.spark.stream.offsets import Origin, StreamOffsets, from_json, origin_from_json, to_json
-from pyspark_kafkalog.spark.stream.plan import StreamView, TopicIds, plan_latest, plan_read, take_view
-from pyspark_kafkalog.spark.worker_memory import freeze_imports
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, another_root_error
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.threads import freeze_imports
 from pyspark_kafkalog.units import NS_PER_MS
 
 if TYPE_CHECKING:

@@ -21,10 +21,9 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
 from pyspark_kafkalog.object_store.client import open_store
 from pyspark_kafkalog.object_store.settings import store_settings
+from pyspark_kafkalog.spark.data_source import read_schema
 from pyspark_kafkalog.spark.options.parse import parse_read_options
-from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
-from pyspark_kafkalog.spark.read.task import read_offset_range
-from pyspark_kafkalog.spark.schema import read_schema
+from pyspark_kafkalog.spark.read.reader import KafkalogBatchReader, read_offset_range
 from pyspark_kafkalog.tools.main import main
 
 #: How long the broker tiers while it is read.

@@ -12,8 +12,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.spark.data_source import KafkalogDataSource
-from pyspark_kafkalog.spark.schema import read_schema
+from pyspark_kafkalog.spark.data_source import KafkalogDataSource, read_schema
 from pyspark_kafkalog.spark.stream.reader import KafkalogStreamReader
 
 Offsets = dict[str, dict[str, int]]

@@ -50,8 +50,8 @@ FOUNDATION = (
 )
 #: How many other modules each walk enters. These limits may only fall.
 MODULES_MAX = {
-    "A Spark write": 45,
-    "A Spark read": 33,
+    "A Spark write": 37,
+    "A Spark read": 25,
     "A Produce": 40,
     "An OffsetCommit": 51,
     "Retention of an object root": 37,

@@ -17,10 +17,10 @@ from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.spark.data_source import read_schema
 from pyspark_kafkalog.spark.options.parse import parse_read_options
 from pyspark_kafkalog.spark.options.positions import Assign, Subscribe
-from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
-from pyspark_kafkalog.spark.schema import read_schema
+from pyspark_kafkalog.spark.read.reader import KafkalogBatchReader
 from pyspark_kafkalog.spark.stream.plan import take_view
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.main import main

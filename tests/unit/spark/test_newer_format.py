@@ -13,7 +13,7 @@ from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, metadata_dir
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.options.parse import parse_write_options
 from pyspark_kafkalog.spark.write.plan import TopicTarget, plan_batch
-from pyspark_kafkalog.spark.write.task import TaskWriter
+from pyspark_kafkalog.spark.write.writers import TaskWriter
 from pyspark_kafkalog.storage.staged_file import StagingTask
 
 REFUSED = (

@@ -37,10 +37,14 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.object_store.store import StoreNotFoundError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+from pyspark_kafkalog.spark.data_source import read_schema
 from pyspark_kafkalog.spark.options.parse import parse_read_options
-from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
-from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range, read_same_topic
-from pyspark_kafkalog.spark.schema import read_schema
+from pyspark_kafkalog.spark.read.reader import (
+    KafkalogBatchReader,
+    OffsetRangePartition,
+    read_offset_range,
+    read_same_topic,
+)
 from pyspark_kafkalog.tiered import index_cache, remote_storage
 from pyspark_kafkalog.tools.main import main
 

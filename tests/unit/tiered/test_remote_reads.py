@@ -21,10 +21,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, OffsetOutOfRangeError
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError
+from pyspark_kafkalog.spark.data_source import read_schema
 from pyspark_kafkalog.spark.options.parse import parse_read_options
-from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
-from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range
-from pyspark_kafkalog.spark.schema import read_schema
+from pyspark_kafkalog.spark.read.reader import KafkalogBatchReader, OffsetRangePartition, read_offset_range
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.segment.extent import LocalExtent

@@ -27,10 +27,14 @@ from pyspark_kafkalog.protocol.messages.records import (
 )
 from pyspark_kafkalog.record.header import CONTROL_MASK
 from pyspark_kafkalog.record.scan import scan_batches
+from pyspark_kafkalog.spark.data_source import read_schema
 from pyspark_kafkalog.spark.options.parse import parse_read_options
-from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
-from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range, read_same_topic
-from pyspark_kafkalog.spark.schema import read_schema
+from pyspark_kafkalog.spark.read.reader import (
+    KafkalogBatchReader,
+    OffsetRangePartition,
+    read_offset_range,
+    read_same_topic,
+)
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, parse_aborted
 from pyspark_kafkalog.tiered import remote_log
 

@@ -22,10 +22,8 @@ from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore, LocalSnapshots
 from pyspark_kafkalog.metadata.objects.backend import ObjectMetadataStore
-from pyspark_kafkalog.spark.data_source import KafkalogDataSource
-from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader
-from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range
-from pyspark_kafkalog.spark.schema import read_schema
+from pyspark_kafkalog.spark.data_source import KafkalogDataSource, read_schema
+from pyspark_kafkalog.spark.read.reader import KafkalogBatchReader, OffsetRangePartition, read_offset_range
 from pyspark_kafkalog.spark.stream.reader import KafkalogStreamReader
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from pyspark_kafkalog.storage.filesystem import LOCAL

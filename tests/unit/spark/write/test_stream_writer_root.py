@@ -17,9 +17,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.spark.data_source import KafkalogDataSource
+from pyspark_kafkalog.spark.data_source import KafkalogDataSource, read_schema
 from pyspark_kafkalog.spark.options.parse import parse_write_options
-from pyspark_kafkalog.spark.schema import read_schema
 from pyspark_kafkalog.spark.write.plan import BATCH_ID_PROPERTY, QUERY_ID_PROPERTY, RUN_ID_PROPERTY, MicroBatch
 from pyspark_kafkalog.spark.write.writers import KafkalogBatchWriter, KafkalogStreamWriter
 

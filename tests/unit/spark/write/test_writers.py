@@ -17,8 +17,7 @@ from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError, Read
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.spark.options.parse import WriteOptions, parse_write_options
 from pyspark_kafkalog.spark.write.plan import TopicTarget, plan_batch
-from pyspark_kafkalog.spark.write.task import StagedMessage, TaskWriter
-from pyspark_kafkalog.spark.write.writers import KafkalogBatchWriter
+from pyspark_kafkalog.spark.write.writers import KafkalogBatchWriter, StagedMessage, TaskWriter
 from pyspark_kafkalog.storage import staged_file as staging
 from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask, micro_batch_write_id, write_id_of
 from pyspark_kafkalog.storage.stager import RowBuffer

@@ -20,12 +20,15 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, MissingPackageError
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.spark import data_source
-from pyspark_kafkalog.spark.data_source import KafkalogDataSource
-from pyspark_kafkalog.spark.read import batch as batch_reader
-from pyspark_kafkalog.spark.read.batch import KafkalogBatchReader, KafkalogPushdownReader
+from pyspark_kafkalog.spark.data_source import KafkalogDataSource, read_schema
+from pyspark_kafkalog.spark.read import reader as batch_reader
 from pyspark_kafkalog.spark.read.plan import subscribed_partitions
-from pyspark_kafkalog.spark.read.task import OffsetRangePartition, read_offset_range
-from pyspark_kafkalog.spark.schema import read_schema
+from pyspark_kafkalog.spark.read.reader import (
+    KafkalogBatchReader,
+    KafkalogPushdownReader,
+    OffsetRangePartition,
+    read_offset_range,
+)
 from pyspark_kafkalog.storage.artefacts import partition_listing
 
 COUNT = 400

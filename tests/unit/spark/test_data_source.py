@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+from pyspark_kafkalog.spark.data_source import HEADERS_TYPE, check_read_schema, check_write_schema, read_schema
 from pyspark_kafkalog.spark.options.parse import (
     Location,
     absolute_path,
@@ -31,7 +32,6 @@ from pyspark_kafkalog.spark.options.parse import (
     of_create_table,
     with_table_options,
 )
-from pyspark_kafkalog.spark.schema import HEADERS_TYPE, check_read_schema, check_write_schema, read_schema
 from pyspark_kafkalog.storage.names import TopicPartition
 
 STRICT_HEADERS = ArrayType(
