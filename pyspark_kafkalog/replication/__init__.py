@@ -11,8 +11,7 @@ Reading order:
     follower.py        `Follower`: the controller of it all
     report.py          what happened, how often, and where each partition is
     metrics.py         the same for Prometheus
-    root_leader.py     another root as a leader
-    root_batches.py    whole batches of a root's partitions by bytes; the follower's own logs as they are committed
+    root_leader.py     another root as a leader, read by whole batches; the follower's own logs as they are committed
     task_leader.py     a leader whose records are fetched ahead by tasks, for a large back-fill
     range_task.py      fetches one range of offsets in a task
     cluster/           a live Kafka cluster as a leader

@@ -43,7 +43,7 @@ from pyspark_kafkalog.replication.partition_state import (
     resolve,
     retry_delay_ms,
 )
-from pyspark_kafkalog.replication.root_batches import LocalLog, LocalLogs
+from pyspark_kafkalog.replication.root_leader import LocalLog, LocalLogs
 from pyspark_kafkalog.replication.topics_plan import UNANSWERED_EPOCH, TopicsPlan, plan_topics
 from pyspark_kafkalog.root.commit.changes import FollowerAppend, FollowerChange, StartAt, Truncation
 from pyspark_kafkalog.root.following import begin_following

@@ -2,6 +2,12 @@
 
 Nothing is locked or written. Files may appear and disappear meanwhile. A partition that cannot be described, and any
 other part that cannot be read, is reported as such, and the pass continues.
+
+*Heavy keys*, those with the most records and the most bytes, are of a bounded sample of a topic's newest records.
+Partitions are read backwards from their ends, one slice at a time, until the sample is full. Arrow's grouping counts
+the keys. When there are more distinct keys than fit, the lightest are dropped; the weight of the heaviest dropped key
+bounds the error of every count, as in space-saving sketches. Control records and records of aborted transactions do not
+count.
 """
 
 from __future__ import annotations
@@ -14,6 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError, KafkalogError
 from pyspark_kafkalog.groups.guarded_group import open_group
@@ -23,11 +32,13 @@ from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.maintenance.verify.findings import Finding
 from pyspark_kafkalog.maintenance.verify.verify import verify, verify_without_batches
 from pyspark_kafkalog.metadata.invariants import following_text
+from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.report.facts import (
     NO_TIME_MS,
     Advice,
     Coverage,
     GroupLag,
+    HeavyKey,
     KeySample,
     PartitionFacts,
     PartitionFiles,
@@ -38,7 +49,6 @@ from pyspark_kafkalog.report.facts import (
     object_facts,
 )
 from pyspark_kafkalog.report.findings import find
-from pyspark_kafkalog.report.heavy_keys import sample_keys
 from pyspark_kafkalog.report.history import read_runs, write_history
 from pyspark_kafkalog.root.brokers.image import read_topic_configs
 from pyspark_kafkalog.root.brokers.notices import differing_replicas
@@ -61,6 +71,13 @@ from pyspark_kafkalog.storage.names import (
 from pyspark_kafkalog.units import plural, size_text
 
 _LOG: Final = logging.getLogger(__name__)
+#: Keys that are reported for each measure.
+TOP_KEYS: Final = 20
+_SAMPLE_KEYS_MAX: Final = 1 << 17
+_SAMPLE_SLICE_BYTES: Final = 1 << 20
+#: A topic's sample is full after this many records, however small they are.
+_SAMPLE_RECORDS_MAX: Final = 1_000_000
+_SAMPLE_SCHEMA: Final = pa.schema([KAFKA_SCHEMA.field("key"), KAFKA_SCHEMA.field("value")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,3 +491,110 @@ def _keys(
     if len(chosen) < len(filled):
         notes.append(f"Largest keys are those of the {len(chosen):,} largest of {len(filled):,} topics.")
     return tuple(samples)
+
+
+@dataclass(slots=True)
+class _Sketch:
+    """Records and bytes by key, for at most about _SAMPLE_KEYS_MAX keys."""
+
+    groups: pa.Table | None = None
+    records: int = 0
+    bytes: int = 0
+    dropped_keys: int = 0
+    error_records: int = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count the records of `batch` (columns key, value)."""
+        key, value = batch.column("key"), batch.column("value")
+        sizes = pc.add(_lengths(key), _lengths(value))
+        counted = pa.table({"key": key, "records": pa.repeat(1, len(batch)), "bytes": sizes})
+        self.records += len(batch)
+        self.bytes += pc.sum(sizes).as_py() or 0
+        parts = [_grouped(counted)] if self.groups is None else [self.groups, _grouped(counted)]
+        self.groups = _grouped(pa.concat_tables(parts))
+        if len(self.groups) > _SAMPLE_KEYS_MAX:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Drop the lighter keys: keep the heavier half by records, and the heaviest by bytes."""
+        assert self.groups is not None
+        by_records = pc.select_k_unstable(self.groups, k=_SAMPLE_KEYS_MAX // 2, sort_keys=[("records", "descending")])
+        by_bytes = pc.select_k_unstable(self.groups, k=TOP_KEYS * 8, sort_keys=[("bytes", "descending")])
+        kept = pc.unique(pa.concat_arrays([by_records, by_bytes]))
+        dropped = pc.invert(pc.is_in(pa.array(range(len(self.groups)), pa.uint64()), kept))
+        lost = self.groups.filter(dropped)
+        self.error_records += pc.max(lost["records"]).as_py() or 0
+        self.dropped_keys += len(lost)
+        self.groups = self.groups.take(kept)
+
+    def top(self, by: str) -> tuple[HeavyKey, ...]:
+        """The heaviest keys by the column `by`, heaviest first."""
+        if self.groups is None:
+            return ()
+        rows = self.groups.take(pc.sort_indices(self.groups, sort_keys=[(by, "descending")])[:TOP_KEYS])
+        return tuple(HeavyKey(row["key"], row["records"], row["bytes"]) for row in rows.to_pylist())
+
+
+def sample_keys(root: Root, topic: TopicFacts, *, log_bytes_max: int) -> KeySample | None:
+    """Read up to about `log_bytes_max` bytes of log from the ends of the topic's partitions, the largest ones first.
+
+    None when there are no records to read. Raises DiskFormatError for a damaged log.
+    """
+    chosen = _partitions_to_sample(topic, log_bytes_max)
+    sketch = _Sketch()
+    read = 0
+    for at, partition in enumerate(chosen):
+        share = _SAMPLE_RECORDS_MAX * (at + 1) // len(chosen)
+        before = sketch.records
+        for batches in _slices_backwards(root, partition, log_bytes_max // len(chosen)):
+            for batch in batches:
+                sketch.add(batch)
+            if sketch.records >= share:
+                break
+        read += sketch.records > before
+    if not sketch.records:
+        return None
+    return KeySample(
+        topic=topic.name,
+        partitions=read,
+        records=sketch.records,
+        bytes=sketch.bytes,
+        distinct_keys=(0 if sketch.groups is None else len(sketch.groups)) + sketch.dropped_keys,
+        error_records=sketch.error_records,
+        by_records=sketch.top("records"),
+        by_bytes=sketch.top("bytes"),
+    )
+
+
+def _lengths(column: pa.Array) -> pa.Array:
+    return pc.fill_null(pc.cast(pc.binary_length(column), pa.int64()), 0)
+
+
+def _grouped(table: pa.Table) -> pa.Table:
+    """One row for each key, with the sums of records and bytes."""
+    found = table.group_by("key").aggregate([("records", "sum"), ("bytes", "sum")])
+    return found.select(["key", "records_sum", "bytes_sum"]).rename_columns(["key", "records", "bytes"])
+
+
+def _partitions_to_sample(topic: TopicFacts, log_bytes_max: int) -> Sequence[PartitionFacts]:
+    """The largest partitions with records, as many as leave one slice of log for each."""
+    filled = [each for each in topic.partitions if each.error is None and each.offsets_count > 0]
+    filled.sort(key=lambda each: -each.size_bytes)
+    return filled[: max(log_bytes_max // _SAMPLE_SLICE_BYTES, 1)]
+
+
+def _slices_backwards(root: Root, partition: PartitionFacts, bytes_max: int) -> Iterator[Iterator[pa.RecordBatch]]:
+    """The partition's records below its last stable offset, in slices of about _SAMPLE_SLICE_BYTES, the last first."""
+    reader = root.reader(partition.topic_partition.topic, partition.topic_partition.partition)
+    end_offset = partition.last_stable_offset
+    left = bytes_max
+    for run in reversed(partition.runs):
+        start_offset = max(run.base_offset, partition.log_start_offset)
+        if start_offset >= end_offset:
+            continue
+        for each in reversed(reader.split(start_offset, end_offset, _SAMPLE_SLICE_BYTES)):
+            if left <= 0:
+                return
+            yield reader.read(each.start_offset, each.end_offset, schema=_SAMPLE_SCHEMA, committed=True)
+            left -= max(each.size_bytes, 1)
+        end_offset = start_offset

@@ -15,8 +15,7 @@ from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.record.header import BatchHeader
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 from pyspark_kafkalog.replication.leader import FetchOutcome, FetchPosition, LeaderAnswer
-from pyspark_kafkalog.replication.root_batches import last_batch
-from pyspark_kafkalog.replication.root_leader import RootLeader
+from pyspark_kafkalog.replication.root_leader import RootLeader, last_batch
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.names import TopicPartition
 

@@ -16,7 +16,7 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.cleaner.run_record import store_marks
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.tier import tier_segments
-from pyspark_kafkalog.report import heavy_keys
+from pyspark_kafkalog.report import gather as gathering
 from pyspark_kafkalog.report.facts import RootFacts, TopicFacts
 from pyspark_kafkalog.report.gather import GatherOptions, gather
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
@@ -105,7 +105,7 @@ def test_sample_is_bounded_and_of_newest_records(tmp_path: Path, monkeypatch: py
     for key in (b"old", b"new"):
         table = records(2000, start_ms=NOW_MS - HOUR_MS, end_ms=NOW_MS, value_bytes=1000)
         log_dir.append("big", table.set_column(0, "key", [[key] * 2000]), flush="os")
-    monkeypatch.setattr(heavy_keys, "_SLICE_BYTES", 1 << 18)
+    monkeypatch.setattr(gathering, "_SAMPLE_SLICE_BYTES", 1 << 18)
 
     (sample,) = look(log_dir, sample_bytes=1 << 20).keys
 
@@ -116,7 +116,7 @@ def test_sample_is_bounded_and_of_newest_records(tmp_path: Path, monkeypatch: py
 def test_full_sketch_reports_its_error_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_dir = LogDir.create(tmp_path)
     log_dir.append("keys", records(4000, start_ms=NOW_MS - HOUR_MS, end_ms=NOW_MS, keys=3000), partition=0)
-    monkeypatch.setattr(heavy_keys, "_GROUPS_MAX", 256)
+    monkeypatch.setattr(gathering, "_SAMPLE_KEYS_MAX", 256)
 
     (sample,) = look(log_dir).keys
 
