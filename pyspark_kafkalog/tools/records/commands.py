@@ -312,7 +312,7 @@ def _add_reporting_interval(parser: argparse.ArgumentParser) -> None:
 
 
 COMMANDS: Final = {
-    "console-consumer": Command(_CONSUMER_HELP, _add_consumer, later("records.consumer:run")),
-    "console-producer": Command(_PRODUCER_HELP, _add_producer, later("records.producer:run")),
+    "console-consumer": Command(_CONSUMER_HELP, _add_consumer, later("records.console:run_consumer")),
+    "console-producer": Command(_PRODUCER_HELP, _add_producer, later("records.console:run_producer")),
     "perf-test": Command(_PERF_TEST_HELP, _add_perf_test, later("records.perf_test:run")),
 }

@@ -26,7 +26,7 @@ from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
 from pyspark_kafkalog.storage.names import validate_topic_name
 from pyspark_kafkalog.tools.command import UsageError
 from pyspark_kafkalog.tools.output import Output, output_of
-from pyspark_kafkalog.tools.records.consumer import Chunk, Consumer, selection
+from pyspark_kafkalog.tools.records.console import Chunk, Consumer, selection
 from pyspark_kafkalog.tools.running import open_log_dir, parse_properties_options, warn_of_unread_offsets
 from pyspark_kafkalog.units import MIB
 

@@ -26,8 +26,7 @@ from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.following import begin_following
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tools.records.consumer import Consumer
-from pyspark_kafkalog.tools.records.producer import _read
+from pyspark_kafkalog.tools.records.console import Consumer, _read
 
 _PACKAGE = "org.apache.kafka.common.serialization."
 

@@ -1,4 +1,4 @@
-"""`kafkalog console-consumer` while it runs, and the consumer that perf-test uses too: records as they arrive.
+"""`kafkalog console-consumer` and `console-producer` while they run, and the consumer that perf-test uses too.
 
     consumer = Consumer(log_dir, selects, ...)
     for chunk in consumer.poll():      the batches available now, partition by partition
@@ -6,11 +6,15 @@
         consumer.seen(chunk)           moves the position behind the records that were used
 
 A position that is no longer in the log is reset according to `reset`, as with auto.offset.reset.
+
+The producer takes pieces of the input, and makes a commit for each.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import select
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,23 +25,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_kafkalog.errors import InvalidRecordError, OffsetOutOfRangeError, ReadOnlyLogDirError
-from pyspark_kafkalog.log_dir import IsolationLevel, LogDir
+from pyspark_kafkalog.log_dir import FlushMode, IsolationLevel, LogDir
 from pyspark_kafkalog.record.arrow import RECORD_SCHEMA
 from pyspark_kafkalog.root.brokers.notices import remote_offsets
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
+from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition, validate_topic_name
 from pyspark_kafkalog.tools.command import (
     UsageError,
     include_pattern,
     one_line,
 )
 from pyspark_kafkalog.tools.dump.java_text import parse_long
-from pyspark_kafkalog.tools.records.commands import DEFAULT_FORMATTER
+from pyspark_kafkalog.tools.records.commands import DEFAULT_FORMATTER, LINE_READER
 from pyspark_kafkalog.tools.records.record_format import (
     FORMATTERS,
     CoordinatorFormat,
     FormatString,
     JsonFormat,
+    LineFormat,
     RecordFormat,
     deserializers_of,
     key_bytes,
@@ -58,6 +63,9 @@ _EARLIEST: Final = "earliest"
 _LATEST: Final = "latest"
 _FOREVER_S: Final = float("inf")
 _AUTO_COMMIT_MS: Final = "5000"
+_READ_BYTES: Final = 1 << 20
+_COMMIT_BYTES: Final = 32 << 20
+_LINE_BYTES_MAX: Final = 256 << 20
 
 
 class _Format(Protocol):
@@ -68,7 +76,7 @@ class _Format(Protocol):
     def text(self, batch: pa.RecordBatch) -> bytes: ...
 
 
-def run(options: argparse.Namespace) -> int:
+def run_consumer(options: argparse.Namespace) -> int:
     """Print records to sys.stdout, and finally their number to sys.stderr."""
     properties = parse_properties_options(options.consumer_property, options.consumer_config)
     _take_properties(options, properties)
@@ -436,3 +444,95 @@ class Consumer:
 
 def _pair(name: TopicPartition) -> tuple[str, int]:
     return name.topic, name.partition
+
+
+def run_producer(options: argparse.Namespace) -> int:
+    """Write the lines of sys.stdin until its end."""
+    if options.line_reader != LINE_READER:
+        raise UsageError(f"--line-reader {options.line_reader} is not known, only {LINE_READER}")
+    validate_topic_name(options.topic)
+    line_format = LineFormat.from_properties(parse_properties_options(options.properties, options.reader_config))
+    log_dir = LogDir.open_or_create(options.path)
+    log_dir.root.check_writable()  # before lines are read that could not be written
+    produce = _Producer(log_dir, line_format, options)
+    with ending_cleanly():
+        for text in _texts(sys.stdin.fileno(), linger_s=0 if options.sync else options.timeout / 1000):
+            produce(text)
+    return 0
+
+
+class _Producer:
+    """Writes pieces of text, each of which consists of whole lines."""
+
+    def __init__(self, log_dir: LogDir, line_format: LineFormat, options: argparse.Namespace) -> None:
+        self._log_dir = log_dir
+        self._format = line_format
+        self._topic: str = options.topic
+        self._codec: str = options.compression_codec
+        self._flush: FlushMode = options.flush
+        self._is_sync: bool = options.sync
+        self._line_number = 1
+
+    def __call__(self, text: bytes) -> None:
+        if not text:
+            return
+
+        lines = pc.split_pattern(pa.array([text], pa.binary()), pattern="\n").values
+        if text.endswith(b"\n"):
+            lines = lines[:-1]
+        batch, error = self._format.parse(lines, self._line_number)
+        self._line_number += len(lines)
+        step = 1 if self._is_sync else max(len(batch), 1)
+        for at in range(0, len(batch), step):
+            rows = batch[at : at + step]
+            self._log_dir.append(self._topic, rows, compression_type=self._codec, flush=self._flush)
+        if error is not None:
+            raise error
+
+
+def _texts(fd: int, *, linger_s: float) -> Iterator[bytes]:
+    """The input on `fd`, in pieces of whole lines with Unix line ends; the last line may lack its end.
+
+    A piece is yielded `linger_s` after its first byte arrived, or when it has _COMMIT_BYTES. On an interrupt, the bytes
+    read so far are yielded first.
+    """
+    has_prompt = os.isatty(fd) and sys.stdout.isatty()
+    pending = bytearray()
+    due_s = 0.0
+    while True:
+        if has_prompt:
+            sys.stdout.write(">")
+            sys.stdout.flush()
+        try:
+            data = _read(fd, max(due_s - time.monotonic(), 0.0) if pending else None)
+        except KeyboardInterrupt:
+            yield _as_lines(pending)
+            raise
+        if data == b"":
+            break
+        if not pending:
+            due_s = time.monotonic() + linger_s
+        pending += data or b""
+        if data is None or len(pending) >= _COMMIT_BYTES or time.monotonic() >= due_s:
+            end = pending.rfind(b"\n") + 1
+            if end:
+                yield _as_lines(pending[:end])
+                del pending[:end]
+            if len(pending) > _LINE_BYTES_MAX:
+                raise UsageError(f"a line of more than {_LINE_BYTES_MAX} bytes: expected lines of text")
+            due_s = time.monotonic() + linger_s
+    yield _as_lines(pending)
+
+
+def _read(fd: int, timeout_s: float | None) -> bytes | None:
+    """The next bytes; b"" at the end of the input, None if no byte arrived within `timeout_s`."""
+    poll = select.poll()  # takes any descriptor; select() none above 1023
+    poll.register(fd, select.POLLIN)
+    ready = poll.poll(None if timeout_s is None else timeout_s * 1000)
+    return os.read(fd, _READ_BYTES) if ready else None
+
+
+def _as_lines(text: bytearray) -> bytes:
+    """`text` with line ends of Windows and old Macs converted to those of Unix, as Java reads lines."""
+    data = bytes(text)
+    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data
