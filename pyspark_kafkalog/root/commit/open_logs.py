@@ -391,8 +391,9 @@ class FileCommits:
         return self.fs.waits_for_disk
 
     def close(self) -> None:
-        """Close all files."""
-        self.logs.close()
+        """Close all files; what was committed stays committed if that fails."""
+        with contextlib.suppress(OSError):
+            self.logs.close()
 
     def locked(self, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S) -> AbstractContextManager[None]:
         """Hold the root's lock; afterwards the root's own store follows the commits made meanwhile.
