@@ -48,8 +48,9 @@ APIS: Final[Mapping[str, Sequence[str]]] = {
         "DescribeTopicPartitions",
         "UpdateFeatures",
         "ListConfigResources",
+        "DescribeQuorum",
+        "FetchSnapshot",
     ),
-    "quorum": ("DescribeQuorum", "FetchSnapshot"),
     "replicas": (
         "DescribeLogDirs",
         "AlterReplicaLogDirs",

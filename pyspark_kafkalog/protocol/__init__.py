@@ -3,7 +3,7 @@
 In reading order:
 
 - api: the APIs by key, with their versions and message classes; frames of requests and responses
-- messages: the classes of requests and responses, by area: records, cluster, quorum, replicas, topics, groups, offsets,
+- messages: the classes of requests and responses, by area: records, cluster, replicas, topics, groups, offsets,
   consumer_groups, transactions, security. Generated from `schemas`, which are Kafka's own
 - client: a client of one server
 - client_settings: the settings of a client's connections, from a properties file

@@ -31,7 +31,6 @@ from pyspark_kafkalog.protocol.messages import (
     consumer_groups,
     groups,
     offsets,
-    quorum,
     records,
     replicas,
     security,
@@ -212,9 +211,9 @@ APIS: Final[Mapping[ApiKey, Api]] = MappingProxyType(
                 security.AlterUserScramCredentialsRequest,
                 security.AlterUserScramCredentialsResponse,
             ),
-            Api(ApiKey.DESCRIBE_QUORUM, quorum.DescribeQuorumRequest, quorum.DescribeQuorumResponse),
+            Api(ApiKey.DESCRIBE_QUORUM, cluster.DescribeQuorumRequest, cluster.DescribeQuorumResponse),
             Api(ApiKey.UPDATE_FEATURES, cluster.UpdateFeaturesRequest, cluster.UpdateFeaturesResponse),
-            Api(ApiKey.FETCH_SNAPSHOT, quorum.FetchSnapshotRequest, quorum.FetchSnapshotResponse),
+            Api(ApiKey.FETCH_SNAPSHOT, cluster.FetchSnapshotRequest, cluster.FetchSnapshotResponse),
             Api(ApiKey.DESCRIBE_CLUSTER, cluster.DescribeClusterRequest, cluster.DescribeClusterResponse),
             Api(
                 ApiKey.DESCRIBE_PRODUCERS, transactions.DescribeProducersRequest, transactions.DescribeProducersResponse

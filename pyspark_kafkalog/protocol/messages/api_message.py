@@ -16,7 +16,6 @@ SCHEMAS_PACKAGE: Final = "pyspark_kafkalog.protocol"
 AREAS: Final = (
     "records",
     "cluster",
-    "quorum",
     "replicas",
     "topics",
     "groups",

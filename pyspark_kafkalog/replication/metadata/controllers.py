@@ -19,8 +19,9 @@ from typing import Final, Protocol, TypeVar
 from pyspark_kafkalog.errors import InvalidConfigError, LeaderUnavailableError, UnsupportedApiError
 from pyspark_kafkalog.protocol.client_settings import ClientSettings
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
-from pyspark_kafkalog.protocol.messages.quorum import (
+from pyspark_kafkalog.protocol.messages.cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
     FetchSnapshotRequest,
     FetchSnapshotRequestPartitionSnapshot,
     FetchSnapshotRequestTopicSnapshot,

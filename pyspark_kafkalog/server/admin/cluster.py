@@ -31,6 +31,10 @@ from pyspark_kafkalog.protocol.messages.cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartitionData,
+    DescribeQuorumResponseTopicData,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
@@ -38,18 +42,12 @@ from pyspark_kafkalog.protocol.messages.cluster import (
     FeatureUpdateKey,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
-    UpdatableFeatureResult,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
-from pyspark_kafkalog.protocol.messages.quorum import (
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    DescribeQuorumResponsePartitionData,
-    DescribeQuorumResponseTopicData,
     Listener,
     Node,
     ReplicaState,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
 )
 from pyspark_kafkalog.root.brokers.quorum import (
     NO_LEADER,

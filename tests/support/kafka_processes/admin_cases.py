@@ -16,16 +16,14 @@ from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.protocol.messages.cluster import (
     Cursor,
     DescribeClusterRequest,
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
     DescribeTopicPartitionsRequest,
     FeatureUpdateKey,
     ListConfigResourcesRequest,
     TopicRequest,
     UpdateFeaturesRequest,
-)
-from pyspark_kafkalog.protocol.messages.quorum import (
-    DescribeQuorumRequest,
-    DescribeQuorumRequestPartitionData,
-    DescribeQuorumRequestTopicData,
 )
 from pyspark_kafkalog.protocol.messages.records import (
     DeleteRecordsPartition,

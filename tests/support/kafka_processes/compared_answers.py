@@ -19,8 +19,7 @@ from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.api import ApiKey
-from pyspark_kafkalog.protocol.messages.cluster import ApiVersionsResponse
-from pyspark_kafkalog.protocol.messages.quorum import DescribeQuorumResponsePartitionData
+from pyspark_kafkalog.protocol.messages.cluster import ApiVersionsResponse, DescribeQuorumResponsePartitionData
 from pyspark_kafkalog.protocol.messages.topics import CreatableTopicResult
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, TimestampType, parse_header
 from pyspark_kafkalog.record.reference import decode_batch

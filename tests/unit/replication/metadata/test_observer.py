@@ -17,7 +17,7 @@ from pyspark_kafkalog.protocol.api import APIS, ApiKey, ParsedRequest
 from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.client_settings import ClientSettings
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.protocol.messages import quorum
+from pyspark_kafkalog.protocol.messages import cluster
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.protocol.messages.cluster import (
     ApiVersion,
@@ -25,8 +25,8 @@ from pyspark_kafkalog.protocol.messages.cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    FetchSnapshotRequest,
 )
-from pyspark_kafkalog.protocol.messages.quorum import FetchSnapshotRequest
 from pyspark_kafkalog.protocol.messages.records import (
     FetchableTopicResponse,
     FetchRequest,
@@ -140,7 +140,7 @@ class ScriptedControllers:
         self.requests.append((node, body))
         if isinstance(body, FetchRequest):
             return self._fetch(node, body)
-        assert isinstance(body, quorum.FetchSnapshotRequest)
+        assert isinstance(body, cluster.FetchSnapshotRequest)
         return self._fetch_snapshot(node, body)
 
     def _error(self, node: int, epoch: int) -> int:
@@ -183,7 +183,7 @@ class ScriptedControllers:
         records = b"".join(each.data for each in self.log if each.base_offset >= offset)
         return {"records": records, "high_watermark": self.high_watermark}
 
-    def _fetch_snapshot(self, node: int, body: quorum.FetchSnapshotRequest) -> ApiMessage:
+    def _fetch_snapshot(self, node: int, body: cluster.FetchSnapshotRequest) -> ApiMessage:
         asked = body.topics[0].partitions[0]
         name = (asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
         error = self._error(node, asked.current_leader_epoch)
@@ -193,16 +193,16 @@ class ScriptedControllers:
         elif not error and found is not None and not 0 <= asked.position < len(found):
             error = ErrorCode.POSITION_OUT_OF_RANGE
         data = b"" if found is None or error else found[asked.position : asked.position + self.piece_bytes]
-        part = quorum.FetchSnapshotResponsePartitionSnapshot(
+        part = cluster.FetchSnapshotResponsePartitionSnapshot(
             error_code=error,
             snapshot_id=asked.snapshot_id,
             size=len(found or b""),
             position=asked.position,
             unaligned_records=data,
-            current_leader=quorum.LeaderIdAndEpoch(leader_id=self.leader, leader_epoch=self.epoch),
+            current_leader=cluster.LeaderIdAndEpoch(leader_id=self.leader, leader_epoch=self.epoch),
         )
-        topic = quorum.FetchSnapshotResponseTopicSnapshot(name="__cluster_metadata", partitions=(part,))
-        return quorum.FetchSnapshotResponse(topics=(topic,))
+        topic = cluster.FetchSnapshotResponseTopicSnapshot(name="__cluster_metadata", partitions=(part,))
+        return cluster.FetchSnapshotResponse(topics=(topic,))
 
 
 METADATA = "__cluster_metadata-0"

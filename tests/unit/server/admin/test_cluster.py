@@ -19,6 +19,10 @@ from pyspark_kafkalog.protocol.messages.cluster import (
     Cursor,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     FeatureUpdateKey,
@@ -29,12 +33,6 @@ from pyspark_kafkalog.protocol.messages.cluster import (
     TopicRequest,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
-)
-from pyspark_kafkalog.protocol.messages.quorum import (
-    DescribeQuorumRequest,
-    DescribeQuorumRequestPartitionData,
-    DescribeQuorumRequestTopicData,
-    DescribeQuorumResponse,
 )
 from pyspark_kafkalog.protocol.messages.replicas import (
     AlterPartitionReassignmentsRequest,
