@@ -44,26 +44,13 @@ class MetadataRecord(Message):
 
     __slots__ = ()
 '''
-_COORDINATOR_RECORDS: Final = '''\
-"""Keys and values of the coordinators' records, and the messages in them, as classes.
+_INTERNAL_RECORDS: Final = '''\
+"""The records of Kafka's internal topics as classes: those of the coordinators, keys, values and the messages in them,
+and those of `__remote_log_metadata`, in which brokers note what they tiered.
 
-Generated from schemas/group_coordinator.json and schemas/transaction_coordinator.json by scripts/make_messages.py:
-change the schemas, not this file. Only the messages that this package reads or writes are here. Field types, defaults
-and versions are those of the schemas.
-"""
-
-from __future__ import annotations
-
-from typing import Final
-
-from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
-'''
-_REMOTE_LOG_RECORDS: Final = '''\
-"""The records of `__remote_log_metadata`, in which brokers note what they tiered, as classes.
-
-Generated from schemas/remote_log_metadata.json by scripts/make_messages.py: change the schemas, not this file. Field
-types, defaults and versions are those of the schemas.
+Generated from schemas/group_coordinator.json, schemas/transaction_coordinator.json and schemas/remote_log_metadata.json
+by scripts/make_messages.py: change the schemas, not this file. Only the messages that this package reads or writes are
+here. Field types, defaults and versions are those of the schemas.
 """
 
 from __future__ import annotations
@@ -141,18 +128,13 @@ def modules() -> dict[str, str]:
                 _table("METADATA_RECORDS", "All types, in the order of the schemas.", records),
             ]
         ),
-        "metadata/messages/coordinator_records.py": "\n\n".join(
+        "metadata/messages/internal_records.py": "\n\n".join(
             [
-                _COORDINATOR_RECORDS,
+                _INTERNAL_RECORDS,
                 *_Classes(messages, base="Message").texts(),
-                _table("COORDINATOR_MESSAGES", "All messages of this module.", messages),
-            ]
-        ),
-        "metadata/messages/remote_log_records.py": "\n\n".join(
-            [
-                _REMOTE_LOG_RECORDS,
+                _table("COORDINATOR_MESSAGES", "All messages of the coordinators' records.", messages),
                 *_Classes(remote, base="RemoteLogRecord").texts(),
-                _table("REMOTE_LOG_RECORDS", "All types, in the order of the schemas.", remote),
+                _table("REMOTE_LOG_RECORDS", "All records of remote logs, in the order of the schemas.", remote),
             ]
         ),
         **{f"protocol/messages/{area}.py": _requests_and_responses(area) for area in AREAS},

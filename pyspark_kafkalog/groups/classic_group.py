@@ -33,7 +33,7 @@ from pyspark_kafkalog.groups.group_state import (
     embedded,
 )
 from pyspark_kafkalog.groups.offset_records import group_key, parse_value
-from pyspark_kafkalog.metadata.messages.coordinator_records import (
+from pyspark_kafkalog.metadata.messages.internal_records import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     GroupMetadataKey,

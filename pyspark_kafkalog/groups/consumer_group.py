@@ -35,7 +35,7 @@ from pyspark_kafkalog.groups.group_state import (
     TopicNames,
 )
 from pyspark_kafkalog.groups.offset_records import group_key, parse_value
-from pyspark_kafkalog.metadata.messages import coordinator_records as records
+from pyspark_kafkalog.metadata.messages import internal_records as records
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -66,7 +66,7 @@ from pyspark_kafkalog.groups.offsets_topic import (
 )
 from pyspark_kafkalog.groups.resets import ResetTarget, ToOffsets, as_target, reset_offsets
 from pyspark_kafkalog.metadata.image import UNKNOWN_ENDS, may_be_elsewhere
-from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey
+from pyspark_kafkalog.metadata.messages.internal_records import GroupMetadataKey
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition, decode_uuid, validate_group_id
 from pyspark_kafkalog.units import INT64_MAX, MINUTE_MS

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.coordinator_records import OffsetCommitKey, OffsetCommitValue
+from pyspark_kafkalog.metadata.messages.internal_records import OffsetCommitKey, OffsetCommitValue
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.storage.names import OFFSETS_TOPIC as OFFSETS_TOPIC
 from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid

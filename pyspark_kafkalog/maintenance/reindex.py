@@ -79,8 +79,8 @@ from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.reads import leader_epochs
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry, parse_epochs
 from pyspark_kafkalog.storage.artefacts.index_file import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, parse_epochs
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import (
     NO_OFFSET,

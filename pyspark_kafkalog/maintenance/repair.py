@@ -50,10 +50,11 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
+    EpochEntry,
+    LeaderEpochCheckpoint,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import write_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import UNFLUSHED_MARKER

@@ -50,7 +50,7 @@ from pyspark_kafkalog.object_store.store import ObjectStoreError
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, read_epochs
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry, read_epochs
 from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, LEADER_EPOCH_CHECKPOINT, TopicPartition, partition_path
 from pyspark_kafkalog.storage.segment.recovery import check_closed_segment

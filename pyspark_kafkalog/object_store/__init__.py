@@ -4,8 +4,7 @@ store        what a store can do: keys, requests, errors
 location     URLs of object stores, and paths
 address      a location with its settings, as it travels to tasks
 settings     endpoint and credentials: options, Hadoop's settings; what is hidden in texts
-repeat       the rule for all other requests: how long they are repeated
-create       the rule for put-if-absent: who holds a name
+retries      how long requests are repeated; who holds a name after a create (put-if-absent)
 probe        whether a store's put-if-absent decides among concurrent writers
 client       the store behind a URL, by obstore
 client_config, client_errors   what it is built with, what its errors mean

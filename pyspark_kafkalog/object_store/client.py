@@ -27,7 +27,7 @@ from pyspark_kafkalog.errors import missing_package
 from pyspark_kafkalog.object_store.client_config import ClientConfig, client_config
 from pyspark_kafkalog.object_store.client_errors import is_refusal, store_error
 from pyspark_kafkalog.object_store.location import ObjectLocation
-from pyspark_kafkalog.object_store.repeat import Waiting, repeat
+from pyspark_kafkalog.object_store.retries import Waiting, repeat
 from pyspark_kafkalog.object_store.settings import StoreSettings
 from pyspark_kafkalog.object_store.store import (
     ByteRange,

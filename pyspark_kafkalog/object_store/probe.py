@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.object_store.repeat import Waiting, repeat
+from pyspark_kafkalog.object_store.retries import Waiting, repeat
 from pyspark_kafkalog.object_store.store import (
     ObjectExistsError,
     ObjectMetadata,

@@ -36,7 +36,7 @@ class ObjectExistsError(ObjectStoreError, FileExistsError):
     """`create` found an object with this key, or a conflicting request.
 
     The object may be this request's own: a store can answer a repetition of a request that was already applied.
-    `create.create_once` decides that.
+    `retries.create_once` decides that.
     """
 
 
@@ -100,7 +100,7 @@ class ObjectStore(Protocol):
         """Create the object if the key is free. One request, never repeated by the store's client.
 
         Raises ObjectExistsError if the key is taken; for any other error the object may have been created, or may
-        still be created after this returns. Callers use `create.create_once`.
+        still be created after this returns. Callers use `retries.create_once`.
         """
         ...
 

@@ -32,7 +32,7 @@ from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches
 from pyspark_kafkalog.replication.leader import EpochEnd, FetchOutcome, FetchPosition, LeaderAnswer
 from pyspark_kafkalog.root.commit.changes import FollowerAppend
 from pyspark_kafkalog.root.commit.runs import StagedBatches
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MIB
 

@@ -53,7 +53,7 @@ from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.reads import UNDEFINED_EPOCH, end_of_epoch, epochs_of, root_partitions
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.security.access_control import AccessControl
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.log.extent_search import (
     LostExtentError,
     open_at,

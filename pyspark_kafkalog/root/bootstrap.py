@@ -57,9 +57,8 @@ from pyspark_kafkalog.metadata.root_format import (
 )
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
 from pyspark_kafkalog.metadata.store import Clock, MetadataStore
-from pyspark_kafkalog.object_store.create import Taken, create_once
 from pyspark_kafkalog.object_store.probe import PROBE_FOLDER, check_store
-from pyspark_kafkalog.object_store.repeat import Waiting
+from pyspark_kafkalog.object_store.retries import Taken, Waiting, create_once
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     MetaProperties,

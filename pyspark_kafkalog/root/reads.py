@@ -31,7 +31,7 @@ from pyspark_kafkalog.root.brokers.notices import reading_notices, remote_offset
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry, LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT
 

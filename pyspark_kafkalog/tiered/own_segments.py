@@ -27,8 +27,8 @@ from typing import Final
 from pyspark_kafkalog.metadata.messages.metadata_records import DroppedSegment, SegmentLeaderEpoch, SegmentObject
 from pyspark_kafkalog.object_store.store import ByteRange
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.artefacts.index_file import MappedIndex, OffsetIndex, TimeIndex, read_entries
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot_bytes
 from pyspark_kafkalog.storage.artefacts.transaction_index import read_aborted
 from pyspark_kafkalog.storage.filesystem import TEMPORARY, open_to_read
@@ -42,10 +42,9 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.stored import largest_timestamp_ms
-from pyspark_kafkalog.tiered.index_cache import process_cache
 from pyspark_kafkalog.tiered.layouts import aiven, local
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexBytes, IndexKind, object_name, read_ranges
-from pyspark_kafkalog.tiered.objects import ReadableObjects, SegmentStore
+from pyspark_kafkalog.tiered.objects import ReadableObjects, SegmentStore, process_cache
 from pyspark_kafkalog.tiered.segments import TopicIdPartition, clamp_epochs
 from pyspark_kafkalog.units import MIB
 

@@ -18,10 +18,8 @@ from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.storage.artefacts.index_file import MappedIndex, OffsetIndex, TimeIndex
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, parse_aborted
-from pyspark_kafkalog.tiered.byte_source import LogContent, RemoteBytes
-from pyspark_kafkalog.tiered.index_cache import process_cache
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexBytes, IndexKind
-from pyspark_kafkalog.tiered.objects import ReadableObjects
+from pyspark_kafkalog.tiered.objects import LogContent, ReadableObjects, RemoteBytes, process_cache
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
 
 if TYPE_CHECKING:

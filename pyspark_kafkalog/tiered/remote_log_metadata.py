@@ -30,9 +30,7 @@ from types import MappingProxyType
 from typing import Final
 
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
-from pyspark_kafkalog.metadata.messages.records import decode_framed, encode_record
-from pyspark_kafkalog.metadata.messages.remote_log_records import (
+from pyspark_kafkalog.metadata.messages.internal_records import (
     RemoteLogRecord,
     RemoteLogSegmentIdEntry,
     RemoteLogSegmentMetadataRecord,
@@ -41,9 +39,11 @@ from pyspark_kafkalog.metadata.messages.remote_log_records import (
     SegmentLeaderEpochEntry,
     TopicIdPartitionEntry,
 )
+from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
+from pyspark_kafkalog.metadata.messages.records import decode_framed, encode_record
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.record.reference import decode_batch
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.names import decode_uuid
 from pyspark_kafkalog.storage.segment.extent import Extent
 from pyspark_kafkalog.storage.segment.reader import SegmentReader

@@ -22,7 +22,7 @@ from enum import IntEnum
 from operator import attrgetter
 from typing import Final
 
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.names import TopicPartition
 
 #: Kafka's Uuid as text: 16 bytes of base64url, without padding. It may begin with `-`, and hold `-` and `_`.

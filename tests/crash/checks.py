@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.index_file import OffsetIndex, TimeIndex
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import read_snapshot
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT
 from tests.crash.faults import ReadOnlyFileSystem

@@ -60,9 +60,9 @@ from pyspark_kafkalog.root.commit.open_logs import PartitionLogs
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
+    LeaderEpochCheckpoint,
     read_offset_checkpoint,
 )
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     read_meta_properties,
 )

@@ -44,7 +44,7 @@ from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import producers_below
 from pyspark_kafkalog.root.reads import leader_epochs
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint, read_epochs
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import LeaderEpochCheckpoint, read_epochs
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import write_snapshot
 from pyspark_kafkalog.storage.filesystem import FileSystem

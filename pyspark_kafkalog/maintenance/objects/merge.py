@@ -54,7 +54,7 @@ from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.objects.producers import producers_below
 from pyspark_kafkalog.root.reads import leader_epochs
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog

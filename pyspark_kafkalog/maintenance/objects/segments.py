@@ -31,7 +31,7 @@ from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.segment.reader import BatchRun
-from pyspark_kafkalog.tiered.byte_source import WINDOW_BYTES
+from pyspark_kafkalog.tiered.objects import WINDOW_BYTES
 from pyspark_kafkalog.tiered.own_segments import segment_keys
 from pyspark_kafkalog.tiered.remote_log import RemoteExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition

@@ -79,7 +79,7 @@ from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.transactions.state_log import expire_ids
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
-from pyspark_kafkalog.storage.artefacts.leader_epochs import read_epochs
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_epochs
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState

@@ -42,10 +42,11 @@ from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
+    LeaderEpochCheckpoint,
     offsets_by_partition,
+    read_epochs,
     write_offset_checkpoint,
 )
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint, read_epochs
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.filesystem import is_out_of_space
 from pyspark_kafkalog.storage.log.log_state import LogState

@@ -52,7 +52,7 @@ from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.storage.artefacts.leader_epochs import parse_epochs
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import parse_epochs
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import decode_snapshot
 from pyspark_kafkalog.storage.filesystem import in_parallel
 from pyspark_kafkalog.storage.log.isolation import SegmentTransactions

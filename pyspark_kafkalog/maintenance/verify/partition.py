@@ -36,8 +36,9 @@ from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
+    EpochEntry,
+    read_epochs,
 )
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, read_epochs
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.log.log_state import load_read_only

@@ -26,7 +26,7 @@ from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
 from pyspark_kafkalog.root.brokers.remote_logs import read_remote_log_metadata
 from pyspark_kafkalog.root.brokers.remote_storage_root import read_bucket_log
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.storage.artefacts.leader_epochs import parse_epochs
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import parse_epochs
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import decode_snapshot
 from pyspark_kafkalog.storage.log.isolation import SegmentTransactions
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -40,7 +40,7 @@ from pyspark_kafkalog.maintenance.verify.producers import (
 from pyspark_kafkalog.maintenance.verify.scope import NO_END, PartitionScope
 from pyspark_kafkalog.record.header import LEADER_EPOCH_AT
 from pyspark_kafkalog.root.brokers.quorum import is_metadata_copy
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
 from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.log.log_state import LogState

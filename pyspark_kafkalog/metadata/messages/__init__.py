@@ -6,7 +6,6 @@ In reading order:
 - codec: encodes and decodes the messages of all schemas, as dicts or as instances of classes; as JSON
 - struct_codec: what `codec` compiles of a schema for structs and their fields
 - metadata_records: the records of the metadata log as classes; generated
-- coordinator_records: keys and values of the coordinators' records as classes; generated
-- remote_log_records: the records of `__remote_log_metadata` as classes; generated
+- internal_records: the records of the internal topics (of coordinators, of remote logs) as classes; generated
 - records: the frame of a record of the metadata log
 """

@@ -69,7 +69,7 @@ from pyspark_kafkalog.metadata.snapshots import (
     is_native,
 )
 from pyspark_kafkalog.metadata.store import Clock, MetadataStore
-from pyspark_kafkalog.object_store.repeat import Waiting
+from pyspark_kafkalog.object_store.retries import Waiting
 from pyspark_kafkalog.object_store.store import (
     ObjectExistsError,
     ObjectMetadata,

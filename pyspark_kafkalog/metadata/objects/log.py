@@ -9,7 +9,7 @@
         kafkalog-newest-snapshot                        hint: its file name and size in bytes                  (put)
         kafkalog-start                                  commits below this offset are removed (see below)          (put)
 
-The create of the next name decides, by the rule of object_store/create.py, so there is no lock and no listing. A reader
+The create of the next name decides, by the rule of object_store/retries.py: there is no lock and no listing. A reader
 derives the next name from the last commit: a check for new commits is one GET that finds nothing. A process further
 behind lists the later commits and reads, side by side, the few objects that hold them all; a listing that leaves some
 out only costs more requests.
@@ -70,8 +70,7 @@ from pyspark_kafkalog.metadata.commit_log import (
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, METADATA_DIR
 from pyspark_kafkalog.metadata.snapshots import SnapshotId
-from pyspark_kafkalog.object_store.create import Taken, create_once
-from pyspark_kafkalog.object_store.repeat import Waiting
+from pyspark_kafkalog.object_store.retries import Taken, Waiting, create_once
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError, ObjectStore, ObjectStoreError
 from pyspark_kafkalog.record.header import parse_header
 from pyspark_kafkalog.storage.filesystem import time_ms

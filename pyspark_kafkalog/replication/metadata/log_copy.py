@@ -45,7 +45,7 @@ from pyspark_kafkalog.replication.leader import EpochEnd
 from pyspark_kafkalog.replication.metadata.controllers import SnapshotName
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
 from pyspark_kafkalog.root.brokers.quorum import COPY_MARKER, QUORUM_STATE, is_metadata_copy
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     MetaProperties,
     read_meta_properties,

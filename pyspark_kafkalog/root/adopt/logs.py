@@ -44,9 +44,8 @@ from pyspark_kafkalog.root.transactions.states import (
     open_transactions_of,
     read_transaction_states,
 )
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, read_snapshot
 from pyspark_kafkalog.storage.below_root import refuse_link

@@ -40,7 +40,7 @@ from pyspark_kafkalog.errors import DiskFormatError, KafkalogError, LogDirError
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
 from pyspark_kafkalog.root.snapshot import Difference, PartitionSnapshot, PlannedPartition, ReplicaState
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry, LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     MetaProperties,
     RootIdentity,

@@ -32,10 +32,11 @@ from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
 from pyspark_kafkalog.root.snapshot import LocalPartition, PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     REPLICATION_OFFSET_CHECKPOINT,
+    EpochEntry,
+    LeaderEpochCheckpoint,
     broker_log_starts,
     read_offset_checkpoint,
 )
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     check_identity,
     read_topic_id,

@@ -26,7 +26,7 @@ from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError
 from pyspark_kafkalog.object_store.store import ObjectMetadata, ObjectNotFoundError
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, RemotePart
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, parse_epochs
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry, parse_epochs
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import decode_snapshot
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind

@@ -38,7 +38,7 @@ from pyspark_kafkalog.metadata.root_lock import DEFAULT_LOCK_TIMEOUT_S, LOCK_FIL
 from pyspark_kafkalog.metadata.store import CommitOutcome, MetadataStore, NewCommit
 from pyspark_kafkalog.root.admin import EffectiveConfigs, broker_config
 from pyspark_kafkalog.root.directories import ensure_partition_directory
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, beside, in_parallel, share_of_descriptors
 from pyspark_kafkalog.storage.log.log_state import LogState

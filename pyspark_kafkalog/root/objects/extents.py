@@ -37,7 +37,7 @@ from pyspark_kafkalog.storage.objects.data_object import aborted_rows, aborted_t
 from pyspark_kafkalog.storage.objects.run_source import ObjectBytes, RunExtent, run_extents
 from pyspark_kafkalog.storage.segment.extent import Extent
 from pyspark_kafkalog.tiered.extents import LogExtents, SegmentsAndTail
-from pyspark_kafkalog.tiered.index_cache import BytesCache
+from pyspark_kafkalog.tiered.objects import BytesCache
 from pyspark_kafkalog.tiered.own_segments import OwnLayout
 from pyspark_kafkalog.tiered.remote_log import RemoteLog, SegmentRange, has_transaction_index
 from pyspark_kafkalog.tiered.segments import TopicIdPartition

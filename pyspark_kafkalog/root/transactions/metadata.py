@@ -32,7 +32,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark_kafkalog.metadata.messages.coordinator_records import (
+from pyspark_kafkalog.metadata.messages.internal_records import (
     PartitionsSchema,
     TransactionLogKey,
     TransactionLogValue,

@@ -26,7 +26,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.coordinator_records import TransactionLogKey, TransactionLogValue
+from pyspark_kafkalog.metadata.messages.internal_records import TransactionLogKey, TransactionLogValue
 from pyspark_kafkalog.record.header import NO_TIMESTAMP, TimestampType
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot

@@ -25,7 +25,7 @@ from pyspark_kafkalog.groups.classic_group import (
     SyncAnswer,
     protocols_bytes,
 )
-from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
+from pyspark_kafkalog.metadata.messages.internal_records import GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 
 #: Ids given out and not used yet, over which the oldest is forgotten: clients make them at will.

@@ -40,7 +40,7 @@ from pyspark_kafkalog.groups.consumer_group import (
 )
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, OffsetAndMetadata
 from pyspark_kafkalog.groups.offsets_topic import ensure_offsets_topic, find_expired
-from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
+from pyspark_kafkalog.metadata.messages.internal_records import GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.context import ServerContext
 from pyspark_kafkalog.server.event_loop import in_turns

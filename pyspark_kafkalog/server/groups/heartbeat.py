@@ -34,7 +34,7 @@ from pyspark_kafkalog.groups.consumer_group import (
     Topics,
     replay,
 )
-from pyspark_kafkalog.metadata.messages import coordinator_records as records
+from pyspark_kafkalog.metadata.messages import internal_records as records
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.groups.assignors import ASSIGNORS, AssignedMember
 from pyspark_kafkalog.server.request_errors import RequestError

@@ -29,7 +29,7 @@ from pyspark_kafkalog.groups.consumer_group import (
 )
 from pyspark_kafkalog.java_regex.re2_pattern import compile_re2_pattern
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
-from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
+from pyspark_kafkalog.metadata.messages.internal_records import GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups as consumer_wire
 from pyspark_kafkalog.protocol.messages import groups as wire

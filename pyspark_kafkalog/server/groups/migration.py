@@ -34,7 +34,7 @@ from pyspark_kafkalog.groups.consumer_group import (
     MemberState,
 )
 from pyspark_kafkalog.groups.group_state import CONSUMER_PROTOCOL_TYPE, embedded, embedded_version
-from pyspark_kafkalog.metadata.messages import coordinator_records as records
+from pyspark_kafkalog.metadata.messages import internal_records as records
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.groups.classic import JoinRequest, SyncRequest
 from pyspark_kafkalog.server.groups.heartbeat import (

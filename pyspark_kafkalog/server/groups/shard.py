@@ -34,7 +34,7 @@ from pyspark_kafkalog.groups.group_state import OtherGroup
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_of_key, is_offset
 from pyspark_kafkalog.groups.offsets_topic import AnyGroup, GroupLog, encode_records, groups_changed
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
+from pyspark_kafkalog.metadata.messages.internal_records import GroupMetadataValue
 from pyspark_kafkalog.object_store.store import ObjectStoreError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.record.codecs.codec import CompressionType

@@ -37,7 +37,7 @@ from pyspark_kafkalog.server.reads.log_slices import REMOTE_BYTES_MAX, LogSlices
 from pyspark_kafkalog.server.reads.offsets import epoch_error, error_code, run_with
 from pyspark_kafkalog.server.reads.segment_slices import Slice, SliceLimits, nothing
 from pyspark_kafkalog.server.sending import FileSlice
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.names import TopicPartition
 

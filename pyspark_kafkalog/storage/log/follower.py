@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, OffsetOutOfRangeError
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches, verify_crcs
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import producer_state_at
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog

@@ -39,7 +39,7 @@ from typing import Final
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import MarkedFile, PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
 from pyspark_kafkalog.storage.filesystem import FileSystem

@@ -32,7 +32,7 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from pyspark_kafkalog.record.header import LENGTH_AT, LOG_OVERHEAD_BYTES, MAGIC_AT
 from pyspark_kafkalog.record.scan import first_bad_crc, scan_batches, verify_crcs
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import FileSystem

@@ -26,8 +26,6 @@ from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
 from pyspark_kafkalog.metadata.messages.schema import MessageReader
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectMetadata, ObjectNotFoundError, check_key
 from pyspark_kafkalog.storage.names import offset_file_name, parse_partition_dir
-from pyspark_kafkalog.tiered.byte_source import WINDOW_BYTES, LogContent, Window
-from pyspark_kafkalog.tiered.index_cache import process_cache
 from pyspark_kafkalog.tiered.layouts.aiven_manifest import (
     MANIFEST_BYTES_MAX,
     Decrypt,
@@ -46,7 +44,7 @@ from pyspark_kafkalog.tiered.layouts.segment_objects import (
     read_ranges,
     wrong_bytes,
 )
-from pyspark_kafkalog.tiered.objects import ReadableObjects
+from pyspark_kafkalog.tiered.objects import WINDOW_BYTES, LogContent, ReadableObjects, Window, process_cache
 from pyspark_kafkalog.tiered.segments import UUID_CHARS, RemoteSegment, TopicIdPartition, is_uuid
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX, content_text
 

@@ -46,7 +46,7 @@ from pyspark_kafkalog.errors import (
     UnsupportedFormatError,
     missing_package,
 )
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.names import validate_topic_name
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind, wrong_bytes
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition, check_leader_epochs, is_uuid

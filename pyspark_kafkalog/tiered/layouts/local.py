@@ -24,10 +24,9 @@ from typing import ClassVar, Final, NamedTuple
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectMetadata, ObjectNotFoundError, check_key
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import parse_epochs
 from pyspark_kafkalog.storage.artefacts.index_file import OffsetIndex, TimeIndex
-from pyspark_kafkalog.storage.artefacts.leader_epochs import parse_epochs
 from pyspark_kafkalog.storage.names import offset_file_name, parse_partition_dir
-from pyspark_kafkalog.tiered.byte_source import WINDOW_BYTES, RemoteBytes, Window
 from pyspark_kafkalog.tiered.layouts.segment_objects import (
     INDEX_BYTES_MAX,
     Copy,
@@ -37,7 +36,7 @@ from pyspark_kafkalog.tiered.layouts.segment_objects import (
     object_name,
     read_ranges,
 )
-from pyspark_kafkalog.tiered.objects import ReadableObjects
+from pyspark_kafkalog.tiered.objects import WINDOW_BYTES, ReadableObjects, RemoteBytes, Window
 from pyspark_kafkalog.tiered.segments import UUID_CHARS, RemoteSegment, TopicIdPartition, clamp_epochs, is_uuid
 from pyspark_kafkalog.units import INT64_MAX
 

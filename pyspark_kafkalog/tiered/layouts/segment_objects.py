@@ -15,8 +15,7 @@ from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectMetadata
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.threads import Workers
-from pyspark_kafkalog.tiered.byte_source import LogContent
-from pyspark_kafkalog.tiered.objects import ReadableObjects
+from pyspark_kafkalog.tiered.objects import LogContent, ReadableObjects
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
 
 #: This much is held in memory. Indexes have at most `segment.index.bytes`, 10 MiB by default.

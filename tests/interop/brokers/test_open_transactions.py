@@ -16,7 +16,7 @@ from kafka_processes.oracle import OLDEST_VERSION, Broker, run_tool
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.metadata.messages.coordinator_records import TransactionLogKey
+from pyspark_kafkalog.metadata.messages.internal_records import TransactionLogKey
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.header import parse_header
 from pyspark_kafkalog.record.reference import Record, encode_batch

@@ -15,9 +15,9 @@ from fakes.http_relay import HttpRelay, Request
 from kafka_processes.s3_proxy import S3Proxy
 
 from pyspark_kafkalog.object_store.client import PART_BYTES, WHOLE_BYTES, open_store
-from pyspark_kafkalog.object_store.create import Created, Taken, create_once
 from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.probe import PROBE_FOLDER, check_store
+from pyspark_kafkalog.object_store.retries import Created, Taken, create_once
 from pyspark_kafkalog.object_store.settings import StoreSettings, store_settings
 from pyspark_kafkalog.object_store.store import (
     ByteRange,

@@ -20,9 +20,9 @@ from kafka_processes.s3_proxy import S3Proxy
 from kafka_processes.store_servers import AzuriteServer, MinioServer
 
 from pyspark_kafkalog.object_store.client import PART_BYTES, WHOLE_BYTES, open_store
-from pyspark_kafkalog.object_store.create import Created, Taken, create_once
 from pyspark_kafkalog.object_store.location import ObjectLocation, parse_location
 from pyspark_kafkalog.object_store.probe import check_store
+from pyspark_kafkalog.object_store.retries import Created, Taken, create_once
 from pyspark_kafkalog.object_store.settings import store_settings
 from pyspark_kafkalog.object_store.store import (
     ByteRange,

@@ -28,7 +28,7 @@ from pyspark_kafkalog.replication.partition_state import (
 )
 from pyspark_kafkalog.root.commit.changes import FollowerAppend
 from pyspark_kafkalog.root.reads import end_of_epoch
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.names import TopicPartition
 
 TOPIC_PARTITION = TopicPartition("orders", 0)

@@ -14,7 +14,7 @@ from tiers import examples
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.metadata.delta import _HANDLERS
 from pyspark_kafkalog.metadata.messages.codec import Message, MessageSchema, json_text
-from pyspark_kafkalog.metadata.messages.coordinator_records import COORDINATOR_MESSAGES
+from pyspark_kafkalog.metadata.messages.internal_records import COORDINATOR_MESSAGES
 from pyspark_kafkalog.metadata.messages.metadata_records import METADATA_RECORDS
 from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
 from pyspark_kafkalog.metadata.messages.schema import (

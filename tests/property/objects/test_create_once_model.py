@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from pyspark_kafkalog.errors import CommitStateUnknownError
-from pyspark_kafkalog.object_store.create import Created, Taken, create_once
-from pyspark_kafkalog.object_store.repeat import Waiting
+from pyspark_kafkalog.object_store.retries import Created, Taken, Waiting, create_once
 from pyspark_kafkalog.object_store.store import StoreAccessError
 
 Outcome = Created | Taken | type[BaseException]

@@ -28,7 +28,7 @@ from pyspark_kafkalog.root.objects import extents as object_extents
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tiered import index_cache
+from pyspark_kafkalog.tiered import objects as remote_objects
 
 ROUNDS = {"check": 40, "test": 150, "full": 5000}[TIER]
 #: One read of the root takes some milliseconds.
@@ -69,7 +69,7 @@ def rows_through(store: FaultyStore) -> Any:
     """All rows, as a new process reads them."""
     forget_images()
     object_extents._caches.cache_clear()
-    index_cache._cache.cache_clear()
+    remote_objects._cache.cache_clear()
     log_dir = LogDir.open(client_address(healthy()[0], store))
     return [log_dir.read("t", partition=number).drop_columns("timestamp").to_pydict() for number in (0, 1)]
 

@@ -35,7 +35,7 @@ from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
 from pyspark_kafkalog.storage.staged_file import StagingTask

@@ -36,13 +36,16 @@ from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.objects import extents as object_extents
 from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
+    CLEANER_OFFSET_CHECKPOINT,
+    LeaderEpochCheckpoint,
+    read_offset_checkpoint,
+)
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid
 from pyspark_kafkalog.storage.objects.upload import UploadTask, WrittenObject, settle, upload
-from pyspark_kafkalog.tiered import index_cache
+from pyspark_kafkalog.tiered import objects as remote_objects
 from pyspark_kafkalog.tiered.extents import LogExtents
 from pyspark_kafkalog.tiered.own_segments import put_segment, segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
@@ -120,7 +123,7 @@ class StoredRoot:
 
     def __init__(self, configs: Mapping[str, str] | None = None) -> None:
         object_extents._caches.cache_clear()
-        index_cache._cache.cache_clear()
+        remote_objects._cache.cache_clear()
         self.place = ObjectPlace()
         self.metadata = self.place.create()
         self.objects = self.place.client()

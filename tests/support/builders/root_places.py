@@ -30,7 +30,7 @@ from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store import client
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation
-from pyspark_kafkalog.object_store.repeat import Waiting
+from pyspark_kafkalog.object_store.retries import Waiting
 from pyspark_kafkalog.object_store.settings import StoreSettings
 from pyspark_kafkalog.root.bootstrap import create_object_root, create_root
 

@@ -20,7 +20,7 @@ from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMar
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.commit.open_logs import PartitionLogs
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, TopicPartition

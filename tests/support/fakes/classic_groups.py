@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyspark_kafkalog.groups.classic_group import ClassicGroup, JoinAnswer, SyncAnswer
-from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataValue
+from pyspark_kafkalog.metadata.messages.internal_records import GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.groups.classic import ClassicLimits, ClassicProtocol, JoinRequest, SyncRequest, TimerKey
 from pyspark_kafkalog.server.groups.coordinator import Timers

@@ -192,6 +192,6 @@ class GroupServer:
 
 def subscription(*topics: str) -> bytes:
     """The metadata of a classic consumer's protocol."""
-    from pyspark_kafkalog.metadata.messages.coordinator_records import ConsumerProtocolSubscription
+    from pyspark_kafkalog.metadata.messages.internal_records import ConsumerProtocolSubscription
 
     return b"\0\0" + ConsumerProtocolSubscription(topics=topics).encode(0)

@@ -20,7 +20,7 @@ from typing import Any, Final
 from kafka_processes.compared_answers import ComparableAnswers, asked_until_equal, different
 from pyspark_kafkalog.errors import NetworkError
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.coordinator_records import (
+from pyspark_kafkalog.metadata.messages.internal_records import (
     ConsumerProtocolAssignment,
     ConsumerProtocolAssignmentTopicPartition,
     ConsumerProtocolSubscription,

@@ -340,10 +340,10 @@ def outcome_of(ask: Callable[..., Any], *arguments: Any) -> str:
     from builders.metadata_roots import forget_images
 
     from pyspark_kafkalog.errors import KafkalogError
-    from pyspark_kafkalog.tiered import index_cache
+    from pyspark_kafkalog.tiered import objects as remote_objects
 
     forget_images()
-    index_cache._cache.cache_clear()
+    remote_objects._cache.cache_clear()
     try:
         ask(*arguments)
     except KafkalogError as error:

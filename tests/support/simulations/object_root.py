@@ -64,8 +64,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects import run_source as run_source_module
 from pyspark_kafkalog.storage.objects.upload import UploadTask, WrittenObject, upload
 from pyspark_kafkalog.storage.stager import stage_table
-from pyspark_kafkalog.tiered import byte_source as byte_source_module
-from pyspark_kafkalog.tiered import index_cache
+from pyspark_kafkalog.tiered import objects as remote_objects
 from simulations.compacted_model import (
     COMPACTED_CONFIGS,
     LATEST,
@@ -127,7 +126,7 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "side_by_side", lambda requests: [request() for request in requests])
     share_decoded_commits(monkeypatch)
     monkeypatch.setattr(run_source_module, "_POOL", _InlinePool())
-    monkeypatch.setattr(byte_source_module, "Workers", _InlinePool)
+    monkeypatch.setattr(remote_objects, "Workers", _InlinePool)
     monkeypatch.setattr(record_chunks_module, "spare_threads", lambda: 0)
     monkeypatch.setattr(object_extents, "_LOCKS", [nullcontext()])  # actors would wait for themselves
     chance = random.Random(0)  # one for all: what is drawn differs
@@ -593,7 +592,7 @@ class Simulation:
     def forget_objects() -> None:
         """As in a new process: no data and no index is cached."""
         object_extents._caches.cache_clear()
-        index_cache._cache.cache_clear()
+        remote_objects._cache.cache_clear()
 
     # What must hold
 

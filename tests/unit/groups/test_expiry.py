@@ -22,7 +22,7 @@ from pyspark_kafkalog.groups.offset_records import (
 from pyspark_kafkalog.groups.offsets_topic import Expired, GroupLog, find_expired
 from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
-from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue
+from pyspark_kafkalog.metadata.messages.internal_records import GroupMetadataKey, GroupMetadataValue
 from pyspark_kafkalog.storage.names import TopicPartition
 
 NOW_MS = 1_700_000_000_000

@@ -16,7 +16,7 @@ from repository import FIXTURES
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import ReadOnlyLogDirError
 from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata, group_key, offset_key, offset_value
-from pyspark_kafkalog.metadata.messages.coordinator_records import (
+from pyspark_kafkalog.metadata.messages.internal_records import (
     ConsumerGroupMetadataKey,
     ConsumerGroupTargetAssignmentMetadataKey,
 )

@@ -24,7 +24,7 @@ from pyspark_kafkalog.groups.offset_records import (
     parse_offset_value,
     parse_value,
 )
-from pyspark_kafkalog.metadata.messages.coordinator_records import OffsetCommitValue
+from pyspark_kafkalog.metadata.messages.internal_records import OffsetCommitValue
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.storage.names import TopicPartition, decode_uuid, validate_group_id
 

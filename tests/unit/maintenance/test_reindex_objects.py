@@ -19,7 +19,7 @@ from pyspark_kafkalog.maintenance.reindex import reindex, reindex_log
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tiered import index_cache
+from pyspark_kafkalog.tiered import objects as remote_objects
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.own_segments import OwnLayout, index_place, segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
@@ -112,7 +112,7 @@ def test_damaged_index_is_rebuilt_as_it_was(stored: StoredRoot, tmp_path: Path, 
 
 
 def test_missing_objects_of_indexes_are_put_again_and_verify_is_content(stored: StoredRoot, tmp_path: Path) -> None:
-    index_cache._cache.cache_clear()
+    remote_objects._cache.cache_clear()
     _, indexes, manifest = keys_of(stored, 1)
     del stored.place.bucket.objects[indexes]
     del stored.place.bucket.objects[keys_of(stored, 2)[2]]

@@ -25,7 +25,8 @@ from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, parse_aborted
-from pyspark_kafkalog.tiered import index_cache, remote_log
+from pyspark_kafkalog.tiered import objects as remote_objects
+from pyspark_kafkalog.tiered import remote_log
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.own_segments import OwnLayout, index_place
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
@@ -169,7 +170,7 @@ def damage_all(log_dir: LogDir, damage: Damage) -> int:
         found = parse_aborted(body[start : start + size_bytes], file="index")
         changed = b"".join(entry.pack() for entry in damage(found))
         bucket.write(key, body[:start] + changed + body[start + size_bytes :])
-    index_cache._cache.cache_clear()
+    remote_objects._cache.cache_clear()
     return len(wanted)
 
 
@@ -202,7 +203,7 @@ def test_cleaning_without_an_index_ends_and_goes_on_after_reindex(log_dir: LogDi
             del bucket.objects[key]
         else:
             bucket.write(key, body[: start + 1] + bytes(size_bytes - 1) + body[start + size_bytes :])
-    index_cache._cache.cache_clear()
+    remote_objects._cache.cache_clear()
     assert clean(log_dir).error is not None
     assert rows(log_dir, isolation="read_uncommitted") == everything
     assert rows(log_dir) == committed

@@ -21,9 +21,8 @@ from fakes.http_relay import Answer, HttpRelay, Request
 from pyspark_kafkalog.errors import InvalidOptionError, MissingPackageError
 from pyspark_kafkalog.object_store import client
 from pyspark_kafkalog.object_store.client import merge_ranges, open_store
-from pyspark_kafkalog.object_store.create import create_once
 from pyspark_kafkalog.object_store.location import ObjectLocation
-from pyspark_kafkalog.object_store.repeat import Waiting
+from pyspark_kafkalog.object_store.retries import Waiting, create_once
 from pyspark_kafkalog.object_store.settings import StoreSettings
 from pyspark_kafkalog.object_store.store import (
     ByteRange,

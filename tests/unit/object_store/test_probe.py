@@ -9,7 +9,7 @@ import pytest
 from fakes.faulty_store import Fault, FaultyStore, MemoryBucket
 
 from pyspark_kafkalog.object_store.probe import PROBE_FOLDER, check_store
-from pyspark_kafkalog.object_store.repeat import Waiting
+from pyspark_kafkalog.object_store.retries import Waiting
 from pyspark_kafkalog.object_store.store import (
     ObjectExistsError,
     ObjectStoreError,

@@ -15,7 +15,7 @@ from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.root_leader import RootLeader
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.security.open import open_root
-from pyspark_kafkalog.storage.artefacts.leader_epochs import read_epochs
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_epochs
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
 
 NAMES: Final = ("leader-epochs", "transactions", "retention")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from builders.tiered_fixtures import ALL, TieredFixture
 
+from pyspark_kafkalog.metadata.messages.internal_records import REMOTE_LOG_RECORDS, RemoteLogRecord
 from pyspark_kafkalog.metadata.messages.records import decode_framed
-from pyspark_kafkalog.metadata.messages.remote_log_records import REMOTE_LOG_RECORDS, RemoteLogRecord
 from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.root.brokers.remote_logs import read_remote_log_metadata
 from pyspark_kafkalog.tiered.remote_log_metadata import copied_records, metadata_partition

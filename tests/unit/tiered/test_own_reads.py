@@ -45,7 +45,8 @@ from pyspark_kafkalog.spark.read.reader import (
     read_offset_range,
     read_same_topic,
 )
-from pyspark_kafkalog.tiered import index_cache, remote_storage
+from pyspark_kafkalog.tiered import objects as remote_objects
+from pyspark_kafkalog.tiered import remote_storage
 from pyspark_kafkalog.tools.main import main
 
 
@@ -207,7 +208,7 @@ def test_missing_object_that_is_named_is_data_loss_that_names_it(log_dir: LogDir
     segment = image_of(log_dir).segments[4]
     storage = file_root(log_dir).remote_storage
     assert storage is not None
-    index_cache._cache.cache_clear()
+    remote_objects._cache.cache_clear()
     _delete_log(log_dir, segment.base_offset)
     with pytest.raises(OffsetOutOfRangeError, match=f"are in the remote segment {segment.segment_id}, and an object"):
         rows(log_dir)
@@ -220,7 +221,7 @@ def test_storage_that_is_not_mounted_is_an_error_and_no_loss_of_data(log_dir: Lo
     copy_closed(log_dir)
     delete_local(log_dir, bases(log_dir)[-2])
     tasks = planned(log_dir, failOnDataLoss="false")
-    index_cache._cache.cache_clear()
+    remote_objects._cache.cache_clear()
     location = Path(log_dir.broker_configs()["rsm.config.location"])
     location.rename(location.with_name("not-mounted"))
     with pytest.raises(StoreNotFoundError, match="no such directory"):
@@ -278,7 +279,7 @@ def test_plan_and_reads_of_a_store_take_few_requests(tmp_path: Path, monkeypatch
     store.requests.clear()
     tasks = planned(log_dir, isolationLevel="read_committed")
     assert store.requests == {}
-    index_cache._cache.cache_clear()
+    remote_objects._cache.cache_clear()
     assert rows(log_dir) == before
     segments = len(image_of(log_dir).segments)
     assert store.requests["get_ranges"] <= 2 * segments
@@ -360,7 +361,7 @@ def test_garbage_in_indexes_changes_no_row(log_dir: LogDir) -> None:
     for path in _objects(log_dir, (".indexes", ".index", ".timeindex")):
         data = path.read_bytes()
         path.write_bytes(bytes(each ^ 0x5A for each in data))
-    index_cache._cache.cache_clear()
+    remote_objects._cache.cache_clear()
     assert rows(log_dir) == before["read_uncommitted"]
     assert [log_dir.reader(*_of()).offset_for_timestamp(each, 0, 300) for each in times] == offsets
     assert rows(log_dir, isolation="read_committed") == before["read_committed"]

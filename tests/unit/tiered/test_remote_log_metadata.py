@@ -9,7 +9,7 @@ import pytest
 from builders.tiered_fixtures import ALL, TieredFixture
 
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
-from pyspark_kafkalog.metadata.messages.remote_log_records import (
+from pyspark_kafkalog.metadata.messages.internal_records import (
     RemoteLogRecord,
     RemoteLogSegmentIdEntry,
     RemoteLogSegmentMetadataRecord,
@@ -20,7 +20,7 @@ from pyspark_kafkalog.metadata.messages.remote_log_records import (
 )
 from pyspark_kafkalog.metadata.messages.schema import write_unsigned_varint
 from pyspark_kafkalog.root.brokers.remote_logs import read_remote_log_metadata
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.tiered.remote_log_metadata import RemoteLogMetadata
 from pyspark_kafkalog.tiered.segments import RemoteSegment, RemoteSegmentState
 

@@ -27,10 +27,10 @@ from pyspark_kafkalog.spark.read.reader import KafkalogBatchReader, OffsetRangeP
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.segment.extent import LocalExtent
-from pyspark_kafkalog.tiered import index_cache, remote_storage
-from pyspark_kafkalog.tiered.byte_source import WINDOW_BYTES, RemoteBytes, Window
+from pyspark_kafkalog.tiered import objects as remote_objects
+from pyspark_kafkalog.tiered import remote_storage
 from pyspark_kafkalog.tiered.extents import tiered_extents
-from pyspark_kafkalog.tiered.index_cache import BytesCache
+from pyspark_kafkalog.tiered.objects import WINDOW_BYTES, BytesCache, RemoteBytes, Window
 from pyspark_kafkalog.tiered.remote_log import RemoteLog
 
 FIXTURE: Final = ALL[0]
@@ -45,7 +45,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> FaultyStore:
         if path.is_file():
             copied.bucket.write(str(path.relative_to(FIXTURE.remote)), path.read_bytes())
     monkeypatch.setattr(remote_storage, "open_objects", lambda location, settings: copied)
-    index_cache._cache.cache_clear()
+    remote_objects._cache.cache_clear()
     return copied
 
 

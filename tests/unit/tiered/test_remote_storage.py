@@ -19,7 +19,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject, S
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION, metadata_dir, write_marker
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError, StoreNotFoundError
 from pyspark_kafkalog.root.admin import ConfigChange
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, segment_file

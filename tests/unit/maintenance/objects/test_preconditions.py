@@ -12,7 +12,7 @@ from builders.root_places import memory_root, store_of
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.tiered import index_cache
+from pyspark_kafkalog.tiered import objects as remote_objects
 from pyspark_kafkalog.tiered.own_segments import segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.tools.main import main
@@ -45,7 +45,7 @@ def append(log_dir: LogDir, count: int, mark: str) -> None:
 
 def command(name: str, log_dir: LogDir, *arguments: str) -> int:
     forget_images()
-    index_cache._cache.cache_clear()
+    remote_objects._cache.cache_clear()
     try:
         return main([name, "--path", str(log_dir.path), *arguments])
     except SystemExit as ended:

@@ -18,8 +18,11 @@ from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
+    LOG_START_OFFSET_CHECKPOINT,
+    LeaderEpochCheckpoint,
+    read_offset_checkpoint,
+)
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import DELETED_SUFFIX, LEADER_EPOCH_CHECKPOINT, TopicPartition

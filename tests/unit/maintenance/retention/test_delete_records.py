@@ -16,8 +16,11 @@ from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.spark.options.positions import Earliest, GlobalTimestamp, Latest, Subscribe
 from pyspark_kafkalog.spark.read.plan import OffsetResolver
 from pyspark_kafkalog.spark.stream.plan import plan_latest, plan_read, take_view
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
+    LOG_START_OFFSET_CHECKPOINT,
+    LeaderEpochCheckpoint,
+    read_offset_checkpoint,
+)
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
 

@@ -20,8 +20,11 @@ from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import PartitionChangeRecord
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
+    LOG_START_OFFSET_CHECKPOINT,
+    LeaderEpochCheckpoint,
+    read_offset_checkpoint,
+)
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT
 from pyspark_kafkalog.tiered.objects import DirectoryObjects, SegmentStore
 from pyspark_kafkalog.tiered.own_segments import segment_keys

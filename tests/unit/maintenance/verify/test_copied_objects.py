@@ -29,14 +29,14 @@ from pyspark_kafkalog.maintenance.verify.findings import Finding, Severity
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentLeaderEpoch, SegmentObject, SegmentObjectsRecord
-from pyspark_kafkalog.tiered import index_cache
+from pyspark_kafkalog.tiered import objects as remote_objects
 from pyspark_kafkalog.tools.main import main
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     check_again_at_once(monkeypatch)
-    index_cache._cache.cache_clear()
+    remote_objects._cache.cache_clear()
 
 
 @pytest.fixture(params=["aiven", "local"])
@@ -127,7 +127,7 @@ def test_every_missing_object_of_a_segment_is_found(log_dir: LogDir) -> None:
     for path in paths:
         data = path.read_bytes()
         path.unlink()
-        index_cache._cache.cache_clear()
+        remote_objects._cache.cache_clear()
         assert any(each.what == "missing-object" and str(path) in each.file for each in found(log_dir)), path
         path.write_bytes(data)
 

@@ -21,7 +21,7 @@ from pyspark_kafkalog.metadata.objects.log import commit_key
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tiered import index_cache
+from pyspark_kafkalog.tiered import objects as remote_objects
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.own_segments import OwnLayout, index_place
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
@@ -163,7 +163,7 @@ def test_entry_of_an_index_that_contradicts_the_batches_is_found_and_reindexed(
     # Of the last entry: the position (its last four bytes), or the timestamp, which is before a relative offset.
     body[place.end - (1 if kind is IndexKind.OFFSET else 5)] ^= 1
     stored.place.bucket.write(key, bytes(body))
-    index_cache._cache.cache_clear()
+    remote_objects._cache.cache_clear()
     findings = found(stored).findings
     what = "offset-index-entry" if kind is IndexKind.OFFSET else "time-index-entry"
     assert whats(found(stored)) - {"time-index-end"} == {what}

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from pyspark_kafkalog.metadata.messages.codec import Frozen
-from pyspark_kafkalog.metadata.messages.coordinator_records import GroupMetadataKey
+from pyspark_kafkalog.metadata.messages.internal_records import GroupMetadataKey
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     FeatureLevelRecord,
     PartitionRecord,

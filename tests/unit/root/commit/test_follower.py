@@ -32,7 +32,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TopicRecord,
 )
 from pyspark_kafkalog.root.following import begin_following, promote
-from pyspark_kafkalog.storage.artefacts.leader_epochs import read_epochs
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_epochs
 from pyspark_kafkalog.storage.names import encode_uuid
 
 OTHER_ID = encode_uuid(bytes(15) + b"\x09")

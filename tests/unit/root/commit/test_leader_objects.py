@@ -34,7 +34,7 @@ from pyspark_kafkalog.root.objects.producers import producers_of
 from pyspark_kafkalog.root.transactions.states import producers_of as listed_producers
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tiered import index_cache
+from pyspark_kafkalog.tiered import objects as remote_objects
 from pyspark_kafkalog.tiered.own_segments import segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
@@ -225,7 +225,7 @@ def test_producers_expire_by_the_times_of_their_records_at_the_second_merge(serv
 def test_lost_snapshot_of_producers_refuses_only_who_needs_it(servers: Servers) -> None:
     servers.server().commit([produce(A, client_batch("a", producer=P, sequence=0))])
     servers.merge()
-    index_cache._cache.cache_clear()
+    remote_objects._cache.cache_clear()
     keys = servers.stored.place.bucket.keys("")
     servers.stored.objects.delete([each for each in keys if each.endswith(".indexes")])
     results = servers.server().commit(
@@ -313,7 +313,7 @@ def test_planned_read_finds_aborted_transactions_after_its_segments_were_replace
     servers.merge()
     of = TopicIdPartition("orders", servers.stored.topic_id, 0)
     servers.stored.objects.delete([key for each in old for key in segment_keys(of, each.base_offset, each.segment_id)])
-    index_cache._cache.cache_clear()
+    remote_objects._cache.cache_clear()
     image = servers.image
     extents = planned.extents(servers.stored.objects, lambda: ObjectLog.of(image, A))
     (found,) = extents.aborted_transactions(0, 1).transactions

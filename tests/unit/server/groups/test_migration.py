@@ -14,7 +14,7 @@ import pytest
 from fakes.group_servers import GROUP, GroupServer
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.metadata.messages.coordinator_records import (
+from pyspark_kafkalog.metadata.messages.internal_records import (
     ConsumerProtocolAssignment,
     ConsumerProtocolAssignmentTopicPartition,
 )

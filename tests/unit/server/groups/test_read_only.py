@@ -11,7 +11,7 @@ from fakes.group_servers import GROUP, GroupServer
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata, group_key, offset_key, offset_value
-from pyspark_kafkalog.metadata.messages.coordinator_records import ConsumerGroupMemberMetadataKey, GroupMetadataKey
+from pyspark_kafkalog.metadata.messages.internal_records import ConsumerGroupMemberMetadataKey, GroupMetadataKey
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import groups

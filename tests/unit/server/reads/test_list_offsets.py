@@ -40,7 +40,7 @@ from pyspark_kafkalog.server.reads.offsets import (
     LATEST_TIERED,
     MAX_TIMESTAMP,
 )
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.names import TopicPartition
 
 #: The largest timestamp of their first segments is that of batches that the cleaner has emptied. A broker then finds

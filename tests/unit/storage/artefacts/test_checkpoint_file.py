@@ -17,12 +17,14 @@ from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, check_marker
 from pyspark_kafkalog.storage.artefacts import checkpoint_file
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
+    EpochEntry,
+    LeaderEpochCheckpoint,
     cleaned_offsets,
     parse_checkpoint,
+    read_epochs,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry, LeaderEpochCheckpoint, read_epochs
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id, write_topic_id
 from pyspark_kafkalog.storage.names import TopicPartition
 

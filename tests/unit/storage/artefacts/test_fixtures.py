@@ -11,9 +11,12 @@ from builders.indexes import add_entry
 from repository import FIXTURES
 
 from pyspark_kafkalog.config.properties_file import parse_properties
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_offset_checkpoint, write_offset_checkpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
+    LeaderEpochCheckpoint,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
 from pyspark_kafkalog.storage.artefacts.index_file import OffsetIndex, TimeIndex
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     read_meta_properties,
     read_topic_id,

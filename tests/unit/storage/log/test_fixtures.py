@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.record.scan import scan_batches
-from pyspark_kafkalog.storage.artefacts.leader_epochs import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.log.follower import append_as_follower, check_batches, delete_records
 from pyspark_kafkalog.storage.log.isolation import indexed_transactions
 from pyspark_kafkalog.storage.log.log_state import last_stable_offset, load_read_only

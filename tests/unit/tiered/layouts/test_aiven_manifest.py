@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
-from pyspark_kafkalog.storage.artefacts.leader_epochs import EpochEntry
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.tiered.layouts.aiven import AivenLayout, parse_key
 from pyspark_kafkalog.tiered.layouts.aiven_manifest import _decrypt_key, parse_manifest
 from pyspark_kafkalog.tiered.layouts.local import parse_file, parse_folder

@@ -8,8 +8,7 @@ import pytest
 from fakes.faulty_store import Call, Fault, FaultyStore, MemoryBucket
 
 from pyspark_kafkalog.errors import CommitStateUnknownError
-from pyspark_kafkalog.object_store.create import Created, Taken, create_once
-from pyspark_kafkalog.object_store.repeat import Waiting
+from pyspark_kafkalog.object_store.retries import Created, Taken, Waiting, create_once
 from pyspark_kafkalog.object_store.store import StoreAccessError, StoreRefusedError
 from pyspark_kafkalog.record.header import Buffer
 
