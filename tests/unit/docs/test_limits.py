@@ -48,7 +48,7 @@ class Limit(NamedTuple):
 
 #: May only fall.
 LIMITS: Mapping[str, Limit] = {
-    "modules of the package": Limit(445, 25),
+    "modules of the package": Limit(418, 18),
     "lines of the package": Limit(119_200, 2500),
     "lines of the tests": Limit(115_000, 2500),
     "decisions by kind of root": Limit(22, 14),
