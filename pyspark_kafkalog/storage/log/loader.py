@@ -40,6 +40,7 @@ from typing import Final
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptIndexError, CorruptRecordError
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import LeaderEpochCheckpoint
+from pyspark_kafkalog.storage.artefacts.index_file import TimeIndex
 from pyspark_kafkalog.storage.artefacts.partition_listing import MarkedFile, PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
 from pyspark_kafkalog.storage.filesystem import FileSystem
@@ -534,6 +535,14 @@ def _cut_tail(active: LogSegment, state: LogState) -> None:
         active.cut(state.active_size_bytes)
 
 
+def _ends_rising(time_index: TimeIndex) -> bool:
+    """Whether the last entry follows the one before: half of an entry that a power failure left seldom does."""
+    if time_index.entries < 2:
+        return True
+    before, last = (time_index.entry(time_index.entries - at) for at in (2, 1))
+    return before.timestamp_ms < last.timestamp_ms and before.offset <= last.offset
+
+
 def _check_indexes(active: LogSegment, state: LogState, *, is_recovered: bool) -> None:
     """Drop index entries past the log end, and rebuild the indexes if one does not begin or end where it should.
 
@@ -552,6 +561,7 @@ def _check_indexes(active: LogSegment, state: LogState, *, is_recovered: bool) -
     is_whole = position + state.bytes_since_last_index_entry == state.active_size_bytes
     # A segment's first batch has no entry: one at position 0 is a page of zeros that a power failure left.
     is_zeroed = offset_index.entries > 0 and offset_index.entry(0).position == 0
-    if is_recovered or is_zeroed or not is_whole or time_index.last_entry.timestamp_ms > state.active_max_timestamp_ms:
+    is_late = time_index.last_entry.timestamp_ms > state.active_max_timestamp_ms
+    if is_recovered or is_zeroed or not is_whole or is_late or not _ends_rising(time_index):
         active.rebuild_indexes()
     active.reserve_room()

@@ -63,6 +63,16 @@ def test_index_lost_in_power_failure_is_rebuilt(directory: Path, suffix: str, ke
         assert read(log, 42).batches["base_offset"][0] == 40
 
 
+def test_time_index_whose_last_entry_is_half_written_is_rebuilt(directory: Path) -> None:
+    state = committed(directory, LogState(), staged(directory, 17), config())
+    path = directory / "00000000000000000000.timeindex"
+    whole = path.read_bytes()
+    assert len(whole) >= 24
+    path.write_bytes(whole[:-12] + whole[-12:-8] + bytes(8))  # as two sectors of which one was lost
+    resumed(directory, state, config()).suspend()
+    assert path.read_bytes() == whole
+
+
 def test_committed_segment_that_is_too_short_is_reported(directory: Path) -> None:
     state = committed(directory, LogState(), staged(directory, 6), config())
     os.truncate(directory / "00000000000000000000.log", state.active_size_bytes - 1)
