@@ -49,10 +49,10 @@ class Limit(NamedTuple):
 #: May only fall.
 LIMITS: Mapping[str, Limit] = {
     "modules of the package": Limit(418, 18),
-    "lines of the package": Limit(119_200, 2500),
-    "lines of the tests": Limit(115_000, 2500),
-    "decisions by kind of root": Limit(22, 14),
-    "names of two classes": Limit(3, 3),
+    "lines of the package": Limit(117_300, 2500),
+    "lines of the tests": Limit(114_500, 2500),
+    "decisions by kind of root": Limit(22, 10),
+    "names of two classes": Limit(0, 0),
     "imports in functions": Limit(70, 25),
     "odd sentences": Limit(9, 9),
     "wide lines of pages": Limit(0, 0),
