@@ -27,9 +27,9 @@ that do not exist, is no label, and unknown versions of an API are one label.
 
     {"status": "ok", "node_id": 2718, "servers": 2, "connections": 14}
 
-The end point runs in a thread of its own, so that it answers also when the event loop hangs. Whoever reaches the
-address reads both pages: names of topics, and counts, and nothing else. Nothing can be changed. Connections that are
-silent are closed after ten seconds. There are 32 at most: another one is closed at once, or takes the place of one that
+The end point runs in a thread of its own, so that it answers also when the event loop hangs. Every host that reaches
+the address reads both pages: names of topics, and counts, and nothing else. Nothing can be changed. Silent connections
+are closed after ten seconds. There are 32 at most: another one is closed at once, or takes the place of one that
 has been open for ten seconds. A host has 24 of them at most. `kafkalog metrics` and `follow` serve their pages with the
 same bounds.
 """

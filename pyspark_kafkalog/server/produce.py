@@ -96,8 +96,8 @@ from pyspark_kafkalog.storage.log.leader_append import REQUEST, PreparedBatches,
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 from pyspark_kafkalog.units import KIB, MIB
 
-#: The content of a batch that is not costly: so much, or so many times its size. Whoever makes others wait for more
-#: content has to send more.
+#: The content of a batch that is not costly: so much, or so many times its size. A client that makes others wait for
+#: more content has to send more.
 _CONTENT_BYTES_MAX: Final = MIB
 _RATIO_MAX: Final = 4
 #: gzip makes a thousand bytes of one.

@@ -12,11 +12,12 @@ Failed tasks, second copies of tasks and killed processes leave files that no co
                          in the partitions written to
     with the abort       all files of the write; a second copy of a task that still runs may leave one
     with the next try    the write id of a micro-batch names query, batch and run: a task that writes to a partition
-                         first removes what earlier runs have left there for this batch, or for batches before it
+                         first removes what earlier runs have left there for this batch, or for batches before it,
+                         if that was written before the task's run was planned
     by age               the others: see below
 
-A run that is not the newest one may thus remove files of the newer run, which then fails and is started again: two
-runs of a query at once are an error, and one of them is fenced.
+A task of a failed run that still writes thus leaves the files of the next run alone. Two runs of a query at once are an
+error, and one of them is fenced.
 
 *By age.* A write is alive while any of its files, in any partition, is younger than `staging.retention.ms`. Retention
 looks at all partitions. Commits find staged files of other writes in the partitions that they write to, and check the
