@@ -93,7 +93,10 @@ def checked_count(
 class UnsupportedFormatError(DiskFormatError):
     """The bytes have a format version that this package does not read (record magic 0 and 1, newer files)."""
 
-    default_advice = "have a Kafka broker of version 0.11 or later rewrite the topic with record format v2"
+    default_advice = (
+        "read the topic with a Kafka client or from the broker's directory, which converts the messages, and write the "
+        "records into a topic of a new root"
+    )
 
 
 class UnsupportedApiError(KafkalogError, LookupError):

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol, TypeAlias
 
+from pyspark_kafkalog.errors import UnsupportedFormatError
 from pyspark_kafkalog.metadata.acl import Acl
 from pyspark_kafkalog.metadata.users import Quotas
 from pyspark_kafkalog.record.header import Buffer
@@ -130,6 +131,20 @@ class LeaderAnswer:
     def size_bytes(self) -> int:
         """The bytes of the batches, wherever they are."""
         return len(self.data) if self.staged is None else self.staged.size_bytes
+
+
+def old_format_answer(position: FetchPosition, source: str, error: UnsupportedFormatError) -> LeaderAnswer:
+    """The answer where `source` has messages from before Kafka 0.11.
+
+    Kafka's replicas store them as they are (kafka.server.ReplicaFetcherThread); no log of this package has them.
+    """
+    name = position.topic_partition
+    return LeaderAnswer(
+        topic_partition=name,
+        outcome=FetchOutcome.FAILED,
+        error=f"a follower does not copy messages from before Kafka 0.11, which {source} has of {name} at offset "
+        f"{position.offset}: {error}; or leave the topic out with --topics",
+    )
 
 
 class LeaderEndPoint(Protocol):

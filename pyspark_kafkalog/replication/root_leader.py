@@ -34,6 +34,7 @@ from pyspark_kafkalog.errors import (
     LeaderUnavailableError,
     OffsetOutOfRangeError,
     UnknownTopicError,
+    UnsupportedFormatError,
 )
 from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHeader, Buffer
@@ -45,6 +46,7 @@ from pyspark_kafkalog.replication.leader import (
     LeaderDescription,
     LeaderTopic,
     SelectsTopic,
+    old_format_answer,
 )
 from pyspark_kafkalog.replication.partition_state import PartitionState, epochs_with_records
 from pyspark_kafkalog.replication.topics_plan import TOPIC_DEFAULTS
@@ -452,6 +454,8 @@ class RootLeader:
             data = batches.read(found, position.offset, max_bytes=max_bytes, may_exceed=may_exceed)
         except OffsetOutOfRangeError:  # retention has deleted it since
             return LeaderAnswer(topic_partition=name, outcome=FetchOutcome.OUT_OF_RANGE)
+        except UnsupportedFormatError as error:
+            return old_format_answer(position, self.name, error)
         except (KafkalogError, OSError) as error:
             return LeaderAnswer(topic_partition=name, outcome=FetchOutcome.FAILED, error=str(error))
         return LeaderAnswer(

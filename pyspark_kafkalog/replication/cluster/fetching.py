@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
-from pyspark_kafkalog.errors import DiskFormatError, LeaderUnavailableError
+from pyspark_kafkalog.errors import DiskFormatError, LeaderUnavailableError, UnsupportedFormatError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.records import (
     FetchPartition,
@@ -25,7 +25,13 @@ from pyspark_kafkalog.protocol.messages.records import (
 )
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.record.scan import scan_batches
-from pyspark_kafkalog.replication.leader import EpochEnd, FetchOutcome, FetchPosition, LeaderAnswer
+from pyspark_kafkalog.replication.leader import (
+    EpochEnd,
+    FetchOutcome,
+    FetchPosition,
+    LeaderAnswer,
+    old_format_answer,
+)
 from pyspark_kafkalog.storage.names import TopicPartition
 
 #: Since this version a request names topics by their ids.
@@ -138,6 +144,8 @@ def fetched_partition(position: FetchPosition, partition: PartitionData, *, sour
     records = partition.records
     try:
         data = b"" if records is None else whole_batches(records, position.offset, partition.high_watermark)
+    except UnsupportedFormatError as error:
+        return old_format_answer(position, source, error)
     except DiskFormatError as error:
         return LeaderAnswer(
             topic_partition=topic_partition,

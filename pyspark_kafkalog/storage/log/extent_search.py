@@ -126,7 +126,8 @@ def whole_batches(
     """The batches from `position` on, of which the first holds `offset` or a later one; none from `end_offset` on.
 
     The bytes up to `end_position` are committed. At most `piece_bytes`; a first batch that is larger is returned alone
-    if it has at most `max_bytes`, or if it `may_exceed` them. Raises CorruptRecordError, ObjectStoreError, OSError.
+    if it has at most `max_bytes`, or if it `may_exceed` them. Raises CorruptRecordError, UnsupportedFormatError where a
+    message of an older format begins, ObjectStoreError, OSError.
     """
     left_bytes = end_position - position
     found = _walked(reader, position, end_offset, min(piece_bytes, max_bytes, left_bytes))
@@ -141,6 +142,7 @@ def whole_batches(
         found = _walked(reader, position, end_offset, header.size_bytes)
         if len(found.data):
             return found
+    reader.refuse_old(position)
     raise CorruptRecordError(
         file=reader.file,
         position=position,

@@ -21,9 +21,11 @@ from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
 from pyspark_kafkalog.record.header import (
     BATCH_DTYPE,
     LOG_OVERHEAD_BYTES,
+    MAGIC_AT,
     RECORD_BATCH_OVERHEAD_BYTES,
     BatchHeader,
     Buffer,
+    check_length_and_magic,
     parse_header,
 )
 from pyspark_kafkalog.record.old_formats import OLD_HEAD_BYTES, convert_run, is_old, old_size_bytes, parse_old, to_batch
@@ -111,6 +113,15 @@ class SegmentReader:
         while is_old(head := self._source.read(position, OLD_HEAD_BYTES)):
             position += old_size_bytes(head)
         return position
+
+    def refuse_old(self, position: int) -> None:
+        """Raise UnsupportedFormatError if a message of an older format begins at `position`."""
+        head = self._source.read(position, OLD_HEAD_BYTES)
+        if is_old(head):
+            magic = bytes(head)[MAGIC_AT]
+            check_length_and_magic(
+                old_size_bytes(head) - LOG_OVERHEAD_BYTES, magic, file=self.file, file_position=position
+            )
 
     def _converted(self, position: int, size_bytes: int) -> bytes:
         """A message of an older format as a batch. Raises CorruptRecordError, also if the file ends before it does."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Final
 
 import pytest
-from builders.following_roots import batches_of, copy_once, make_follower
-from repository import FIXTURES
+from builders.following_roots import batches_of, copy_once, ends, following, has_offsets, make_follower
+from patience import wait_until
+from repository import DATA, FIXTURES
 
 from pyspark_kafkalog.errors import LeaderUnavailableError
 from pyspark_kafkalog.log_dir import LogDir
@@ -16,7 +18,7 @@ from pyspark_kafkalog.replication.root_leader import RootLeader
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_epochs
-from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
+from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, TopicPartition
 
 NAMES: Final = ("leader-epochs", "transactions", "retention")
 MORE_NAMES: Final = (
@@ -90,3 +92,27 @@ def test_damaged_batch_of_the_leader_is_not_copied(tmp_path: Path) -> None:
     errors = [each for each in events if each.kind is EventKind.PARTITION_ERROR]
     assert {each.topic for each in errors} == {"unclean-badcrc"}
     assert LogDir.open(tmp_path / "copy").partition("unclean-garbage", 0).high_watermark == 350
+
+
+def test_topics_with_messages_of_an_old_format_are_refused_and_the_others_followed(tmp_path: Path) -> None:
+    """A broker of Kafka 2.8 or later gives ids to the topics of an upgraded cluster, and keeps their messages."""
+    leader, copy = tmp_path / "leader", tmp_path / "copy"
+    shutil.copytree(FIXTURES / "transactions", leader)
+    old = ("mixed", "v0-gzip", "v1-none")
+    for number, topic in enumerate(old):
+        directory = leader / f"{topic}-0"
+        shutil.copytree(DATA / "old-formats" / "disk" / directory.name, directory)
+        (directory / PARTITION_METADATA).write_text(f"version: 0\ntopic_id: {'A' * 20}{number}A\n")
+    others = {name: end for name, end in ends(LogDir.open(leader)).items() if name.topic not in old}
+    with following(RootLeader(open_root(leader)), copy) as running:
+        wait_until(lambda: len(running.of_kind(EventKind.PARTITION_ERROR)) == len(old))
+        wait_until(lambda: has_offsets(copy, others))
+    found = {each.topic: each.detail for each in running.of_kind(EventKind.PARTITION_ERROR)}
+    assert found == {
+        topic: f"a follower does not copy messages from before Kafka 0.11, which {leader} has of {topic}-0 at offset "
+        f"{start}: {leader / f'{topic}-0' / f'{start:020}.log'} at byte 16: expected record format v2 (magic 2), found "
+        f"magic {magic}; read the topic with a Kafka client or from the broker's directory, which converts the "
+        "messages, and write the records into a topic of a new root; or leave the topic out with --topics"
+        for topic, start, magic in (("mixed", 0, 0), ("v0-gzip", 0, 0), ("v1-none", 0, 1))
+    }
+    assert not any(ends(LogDir.open(copy)).get(TopicPartition(topic, 0)) for topic in old)

@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 from builders.certificates import Authority, common_name
 from fakes.scripted_cluster import ScriptedCluster, ScriptedPartition, ScriptedTopic
+from repository import DATA
 
 from pyspark_kafkalog.errors import (
     AuthenticationError,
@@ -34,6 +35,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 
 FIRST = TopicPartition("orders", 0)
 SECOND = TopicPartition("orders", 1)
+OLD_FORMATS = DATA / "old-formats" / "disk"
 ORDERS_ID = "AAAAAAAAAAAAAAAAAAAAEQ"
 BROKER_1, BROKER_2 = "broker 1 (broker:9001)", "broker 2 (broker:9002)"
 
@@ -118,6 +120,37 @@ def test_damaged_batch_fails_with_its_place_and_good_ones_before_it_are_kept(
     (answer,) = fetch(leader, BROKER_1, position(offset=1))
     assert answer.outcome == FetchOutcome.FAILED
     assert "broker 1 (broker:9001) sent a damaged batch of orders-0 at offset 1" in answer.error
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_messages_of_an_old_format_are_refused_with_what_to_do(
+    cluster: ScriptedCluster, leader: ClusterLeader, magic: int
+) -> None:
+    data = (OLD_FORMATS / f"v{magic}-none-0" / f"{0:020}.log").read_bytes()
+    partition = cluster.partition(FIRST)
+    partition.append(records=10)
+    partition.data = data
+    (answer,) = fetch(leader)
+    assert (answer.outcome, len(answer.data)) == (FetchOutcome.FAILED, 0)
+    assert answer.error == (
+        f"a follower does not copy messages from before Kafka 0.11, which {BROKER_1} has of orders-0 at offset 0: "
+        f"<FETCH response> at byte 16: expected record format v2 (magic 2), found magic {magic}; read the topic with a "
+        "Kafka client or from the broker's directory, which converts the messages, and write the records into a topic "
+        "of a new root; or leave the topic out with --topics"
+    )
+
+
+def test_batches_before_messages_of_an_old_format_are_kept(cluster: ScriptedCluster, leader: ClusterLeader) -> None:
+    partition = cluster.partition(FIRST)
+    first = partition.append()
+    old = bytearray(partition.append())
+    old[16] = 1  # the magic, of a topic that was set to an older format again
+    partition.data = first + old
+    (answer,) = fetch(leader)
+    assert bytes(answer.data) == first
+    (answer,) = fetch(leader, BROKER_1, position(offset=1))
+    assert answer.outcome == FetchOutcome.FAILED
+    assert "which broker 1 (broker:9001) has of orders-0 at offset 1: <FETCH response> at byte" in answer.error
 
 
 def test_leader_that_moves_is_followed(cluster: ScriptedCluster, leader: ClusterLeader) -> None:
