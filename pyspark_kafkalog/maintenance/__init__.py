@@ -1,7 +1,6 @@
 """Maintenance of a log directory while readers and writers continue.
 
 jobs/       how all of these run: over all partitions, in this process or as Spark tasks, with reports
-kinds       the backend of a job for the kind of a root: files, objects, or a broker's directory
 swap        replacing and deleting the files of segments
 retention/  deleting old records
 cleaner/    compaction: Kafka's log cleaner

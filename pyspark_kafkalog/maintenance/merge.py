@@ -43,10 +43,10 @@ from pyspark_kafkalog.maintenance.jobs.runner import (
     known_sizes,
     partitions_to_work_on,
 )
-from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.maintenance.objects.merge import MERGE_ACTION, MergedObjects
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import cleaned_offsets
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET, OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
@@ -98,7 +98,7 @@ def merge_segments(
 
 
 def _logs_of(root: Root, now_ms: int | None = None) -> MergedFiles | MergedObjects:
-    return logs_of(root, lambda root: MergedFiles(root, root.clock() if now_ms is None else now_ms), MergedObjects)
+    return for_kind(root, lambda root: MergedFiles(root, root.clock() if now_ms is None else now_ms), MergedObjects)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,11 +37,11 @@ from pyspark_kafkalog.groups.group import Group, KnownEnds, known_lags
 from pyspark_kafkalog.groups.guarded_group import list_groups, open_group
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC
 from pyspark_kafkalog.maintenance.cleaner.run_record import RecordPlace, read_last_run, read_uncleanable, record_place
-from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.maintenance.tier import only_local, why_not
 from pyspark_kafkalog.metadata.extents import Runs
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
@@ -123,7 +123,7 @@ def _metrics_of_kind(root: Root, logs: Mapping[TopicPartition, LogSize], now_ms:
         return
     image = native.store.image
     yield from _following_metrics(image)
-    yield from logs_of(native, lambda _: _remote_metrics(image, logs), lambda _: _object_metrics(image))
+    yield from for_kind(native, lambda _: _remote_metrics(image, logs), lambda _: _object_metrics(image))
 
 
 def _following_metrics(image: MetadataImage) -> Iterator[Metric]:
@@ -206,7 +206,7 @@ def offline_metrics(directories: Sequence[Path | str], *, is_offline: bool) -> l
 
 def log_sizes(root: Root, topics: Collection[str] | None = None) -> Iterator[tuple[TopicPartition, LogSize | None]]:
     """The sizes of every partition, or those of `topics` that exist; None for one that cannot be read: it is logged."""
-    return logs_of(
+    return for_kind(
         root,
         lambda root: _native_log_sizes(root, _topics(root, topics)),
         lambda root: _object_log_sizes(_topics(root, topics)),

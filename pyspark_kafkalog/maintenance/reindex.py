@@ -62,7 +62,6 @@ from pyspark_kafkalog.maintenance.jobs.runner import (
     partitions_to_work_on,
     stored_bytes,
 )
-from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.maintenance.objects.segments import fetch_log, replace_extents, segments_record
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory
 from pyspark_kafkalog.maintenance.verify.findings import FindingSink, Severity
@@ -75,6 +74,7 @@ from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
@@ -146,7 +146,7 @@ def reindex(
     native = root.native()
     chosen = partitions_to_work_on(native, topics, partitions)
     now_ms = native.clock() if now_ms is None else now_ms
-    one = logs_of(native, lambda root: partial(reindex_partition, root), lambda root: partial(reindex_log, root))
+    one = for_kind(native, lambda root: partial(reindex_partition, root), lambda root: partial(reindex_log, root))
     return [one(each, now_ms=now_ms, dry_run=dry_run, force=force) for each in chosen]
 
 

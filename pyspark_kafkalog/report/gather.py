@@ -28,7 +28,6 @@ from pyspark_kafkalog.errors import DiskFormatError, InvalidConfigError, Kafkalo
 from pyspark_kafkalog.groups.guarded_group import open_group
 from pyspark_kafkalog.groups.offsets_topic import group_names, offsets_partitions
 from pyspark_kafkalog.maintenance.cleaner.run_record import read_last_run, read_uncleanable, record_place
-from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.maintenance.verify.findings import Finding
 from pyspark_kafkalog.maintenance.verify.verify import verify, verify_without_batches
 from pyspark_kafkalog.metadata.invariants import following_text
@@ -53,6 +52,7 @@ from pyspark_kafkalog.report.history import read_runs, write_history
 from pyspark_kafkalog.root.brokers.image import read_topic_configs
 from pyspark_kafkalog.root.brokers.notices import differing_replicas
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.root.transactions.states import timestamp_at
@@ -101,7 +101,7 @@ class TopicFiles:
 
 def read_topics(root: Root) -> Iterator[TopicFiles]:
     """The topics in the order of their names."""
-    return logs_of(root, _own_topics, _object_topics, _broker_topics)
+    return for_kind(root, _own_topics, _object_topics, _broker_topics)
 
 
 def _cleaned(directory: Path) -> Mapping[TopicPartition, int]:
@@ -259,7 +259,7 @@ def gather(root: Root, options: GatherOptions, *, clock: Callable[[], int] = tim
     config = None if native is None else native.broker_config()
     facts = RootFacts(
         path=str(root.path) if directory is None else absolute_paths(directory),
-        is_foreign=root.is_broker_directory,
+        is_foreign=native is None,
         cluster_id=properties.cluster_id,
         node_id=properties.node_id,
         now_ms=now_ms,

@@ -332,18 +332,7 @@ def on_file_system(root: Root, *, instead: str = _EXPORT) -> FileRoot:
     native = root.native()
     if isinstance(native, FileRoot):
         return native
-    raise _no_files_error(root, instead)
-
-
-def directory_of(root: Root) -> Path:
-    """The root's directory, for work on its files. Raises LogDirError for a root on an object store."""
-    if isinstance(root.path, Path):
-        return root.path
-    raise _no_files_error(root, _EXPORT)
-
-
-def _no_files_error(root: Root, instead: str) -> LogDirError:
-    return LogDirError(f"{root.path} is on an object store, and this works on the files of a log directory: {instead}")
+    raise LogDirError(f"{root.path} is on an object store, and this works on the files of a log directory: {instead}")
 
 
 @contextlib.contextmanager

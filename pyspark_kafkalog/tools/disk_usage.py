@@ -35,13 +35,13 @@ from typing import Any, Final
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.messages.codec import json_text
 from pyspark_kafkalog.metadata.objects.log import commit_key
 from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.root.brokers.quorum import node_id_in, node_id_of
+from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.below_root import absolute_paths, scan, split_paths
@@ -351,7 +351,7 @@ def _files(options: argparse.Namespace, failures: Failures) -> Iterable[StoredFi
     files: Iterable[StoredFile]
     if isinstance(options.path, str):
         root = LogDir.open(options.path).root
-        files = logs_of(root, lambda root: list_root(root.path, failures.add), list_object_root)
+        files = for_kind(root, lambda root: list_root(root.path, failures.add), list_object_root)
     else:
         paths = split_paths(options.path)
         files = chain.from_iterable(chain(list_root(each, failures.add), list_remote_segments(each)) for each in paths)
@@ -449,7 +449,7 @@ def _chosen_brokers(text: str, nodes: Sequence[int]) -> Sequence[int]:
 
 
 def _log_dir_tree(log_dir: LogDir, selected: Collection[str], failures: Failures) -> dict[str, Any]:
-    sizes = logs_of(log_dir.root, lambda _: None, _object_sizes, lambda _: None)
+    sizes = for_kind(log_dir.root, lambda _: None, _object_sizes, lambda _: None)
     partitions = []
     for topic in log_dir.topics():
         if selected and topic not in selected:

@@ -82,7 +82,7 @@ from pyspark_kafkalog.maintenance.cleaner.run_record import CleanOffset
 from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, empty_report, left_to_another_run
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, even_slices
 from pyspark_kafkalog.maintenance.jobs.tasks import StoppedError, Tasks, Throttle
-from pyspark_kafkalog.maintenance.kinds import logs_of
+from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -93,7 +93,7 @@ _LOG: Final = logging.getLogger(__name__)
 def cleanable_logs(root: Root, now_ms: int | None = None, later: list[CleanOffset] | None = None) -> CleanableLogs:
     """The logs of the root for the cleaner; see `clean_partition` for the arguments."""
     now_ms = root.native().clock() if now_ms is None else now_ms
-    return logs_of(root, lambda root: CleanedFiles(root, now_ms, later), lambda root: CleanedObjects(root, now_ms))
+    return for_kind(root, lambda root: CleanedFiles(root, now_ms, later), lambda root: CleanedObjects(root, now_ms))
 
 
 def clean_partition(

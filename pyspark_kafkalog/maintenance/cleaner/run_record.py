@@ -34,11 +34,11 @@ from typing import Any, Final, Protocol
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
 from pyspark_kafkalog.maintenance.jobs.partition import ANOTHER_RUN, PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
-from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.object_store.store import ObjectStore
-from pyspark_kafkalog.root.file_root import FileRoot, directory_of, on_file_system
+from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
+from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
@@ -141,12 +141,17 @@ class RecordObjects:
 
 def record_place(root: Root) -> RecordPlace:
     """Where runs over `root` store them; of a broker's directory, where they were stored before it was returned."""
-    return logs_of(
+    return for_kind(
         root,
         lambda root: RecordFiles(root.path, root.fs),
         lambda root: RecordObjects(root.objects),
-        lambda root: RecordFiles(directory_of(root)),
+        _files_of_broker,
     )
+
+
+def _files_of_broker(root: Root) -> RecordFiles:
+    assert isinstance(root.path, Path)
+    return RecordFiles(root.path)
 
 
 def read_uncleanable(place: RecordPlace) -> Mapping[TopicPartition, str]:

@@ -33,7 +33,6 @@ from functools import partial
 from pathlib import Path
 
 from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.maintenance import kinds
 from pyspark_kafkalog.maintenance.export.broker_copy import broker_source
 from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDifferences, TopicDifference, find_differences
 from pyspark_kafkalog.maintenance.export.broker_directory import ExportedBroker, make_new_broker
@@ -63,6 +62,7 @@ from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
 from pyspark_kafkalog.root.commit.open_logs import PartitionLogs
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CHECKPOINTS, read_offset_checkpoint
@@ -166,7 +166,7 @@ def export_to(
             "broker's"
         )
 
-    return kinds.logs_of(root, mount, refuse)
+    return for_kind(root, mount, refuse)
 
 
 def export_new_broker(
@@ -196,7 +196,7 @@ def export_new_broker(
 def _source_of(root: Root, options: CopyOptions) -> AbstractContextManager[Source]:
     """The logs to copy, for a block."""
     files, objects = partial(file_source, options), partial(object_source, options)
-    return kinds.logs_of(root, files, objects, partial(broker_source, options))
+    return for_kind(root, files, objects, partial(broker_source, options))
 
 
 def refuse_target(root: Root, target: Path) -> None:

@@ -29,7 +29,6 @@ from itertools import takewhile
 from typing import Final
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.metadata.extents import planned_at_of
 from pyspark_kafkalog.metadata.image import MetadataImage, StagingHorizon, broker_configs
 from pyspark_kafkalog.metadata.messages.metadata_records import (
@@ -44,6 +43,7 @@ from pyspark_kafkalog.object_store.probe import is_old_probe
 from pyspark_kafkalog.object_store.store import ObjectMetadata
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.objects.data_object import DataKey
 from pyspark_kafkalog.storage.objects.spool import remove_abandoned
@@ -216,7 +216,7 @@ def clean_up_root(root: ObjectRoot | FileRoot, *, now_ms: int | None = None) -> 
     image = root.store.refresh()
     config = broker_config(image)
     is_set = _DELETE_DELAY in broker_configs(image)
-    place = logs_of(root, _remote_storage, _object_store)
+    place = for_kind(root, _remote_storage, _object_store)
     if place is None:
         return CleanedUp(0, 0, 0)
     objects, layout = place

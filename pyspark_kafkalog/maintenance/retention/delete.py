@@ -53,7 +53,6 @@ from pyspark_kafkalog.maintenance.jobs.partition import (
     partition_lock,
 )
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, PartitionsJob, partitions_to_work_on
-from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.maintenance.objects.clean_up import clean_up_root
 from pyspark_kafkalog.maintenance.retention.delete_records import (
     first_base_if_done,
@@ -74,6 +73,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
 from pyspark_kafkalog.root.commit.log_starts import move_log_starts
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
@@ -320,7 +320,7 @@ def retain(
 
 
 def _logs_of(root: NativeRoot, *, now_ms: int | None, dry_run: bool) -> RetainedLogs:
-    return logs_of(
+    return for_kind(
         root,
         lambda root: _RetainedFiles(root, now_ms, dry_run=dry_run),
         lambda root: _RetainedObjects(root, now_ms),

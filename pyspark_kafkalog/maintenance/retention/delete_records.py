@@ -33,11 +33,11 @@ from typing import Final
 
 from pyspark_kafkalog.errors import InvalidTopicError, KafkalogError, OffsetOutOfRangeError, PolicyViolationError
 from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, empty_report
-from pyspark_kafkalog.maintenance.kinds import logs_of
 from pyspark_kafkalog.maintenance.swap import mark_deleted
 from pyspark_kafkalog.metadata.root_lock import root_lock
 from pyspark_kafkalog.root.commit.log_starts import LogStartMove, MovedLogStart, move_log_starts, preview_log_starts
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
@@ -235,7 +235,7 @@ def move_to(
     """As `delete_records`; returns each partition's state afterwards, or the error that prevented it."""
     native.refresh()
     native.check_writable()
-    files: FileRoot | None = logs_of(native, lambda root: root, lambda _: None)
+    files: FileRoot | None = for_kind(native, lambda root: root, lambda _: None)
     results: dict[TopicPartition, MovedLogStart] = {}
     moves = []
     for topic_partition, offset in sorted(offsets.items()):

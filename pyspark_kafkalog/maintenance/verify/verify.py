@@ -19,7 +19,6 @@ from typing import Final, Protocol
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.group import offsets_of_unknown_topics
-from pyspark_kafkalog.maintenance import kinds
 from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, empty_report
 from pyspark_kafkalog.maintenance.verify.findings import (
     ACTION,
@@ -54,6 +53,7 @@ from pyspark_kafkalog.maintenance.verify.root import (
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, broker_scopes, native_scopes
 from pyspark_kafkalog.root.brokers.image import read_topic_configs
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_root
@@ -212,7 +212,7 @@ def plan_verification(
 
 def _logs_of(root: Root) -> VerifiableLogs:
     files: Callable[[FileRoot], VerifiableLogs] = partial(_FileLogs, root)
-    return kinds.logs_of(root, files, partial(_ObjectLogs, root), _BrokerLogs)
+    return for_kind(root, files, partial(_ObjectLogs, root), _BrokerLogs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""The one decision by kind of root in maintenance: the backend of a job for the place where a root is.
+"""The one decision by kind of root outside the roots themselves: what to do where a root is.
 
-A job is written once, over a protocol. The protocol has an implementation for each kind of root:
+Work on a root is written once, over a protocol. The protocol has an implementation for each kind of root:
 
     files      a root of this package on a file system     segments, replaced and deleted under locks
     objects    a root in an object store                   runs and segment objects, replaced by commits
-    brokers    a Kafka broker's directory                  read only, so only for jobs that change nothing
+    brokers    a Kafka broker's directory                  read only, so only for work that changes nothing
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Brokers = TypeVar("Brokers")
 
 
 @overload
-def logs_of(
+def for_kind(
     root: Root, files: Callable[[FileRoot], Files], objects: Callable[[ObjectRoot], Objects]
 ) -> Files | Objects: ...
 
 
 @overload
-def logs_of(
+def for_kind(
     root: Root,
     files: Callable[[FileRoot], Files],
     objects: Callable[[ObjectRoot], Objects],
@@ -36,13 +36,13 @@ def logs_of(
 ) -> Files | Objects | Brokers: ...
 
 
-def logs_of(
+def for_kind(
     root: Root,
     files: Callable[[FileRoot], Files],
     objects: Callable[[ObjectRoot], Objects],
     brokers: Callable[[Root], Brokers] | None = None,
 ) -> Files | Objects | Brokers:
-    """The backend for the kind of `root`, made by the function of that kind.
+    """Call the function for the kind of `root`.
 
     `brokers` None: raises ReadOnlyLogDirError for a broker's directory.
     """
