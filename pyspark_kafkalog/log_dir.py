@@ -494,7 +494,7 @@ class LogDir(PublicRoot):
         return topic in self.topics()
 
     def __repr__(self) -> str:
-        kind = "a broker's directory" if self.is_broker_directory else f"native, version {self.version}"
+        kind = "a broker's directory" if self.version is None else f"native, version {self.version}"
         if self.follows is not None:
             kind += f", follows {self.follows}"
         return f"LogDir({str(self.path)!r}, {kind}, {plural(len(self.topics()), 'topic')})"

@@ -36,8 +36,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -63,6 +62,8 @@ from pyspark_kafkalog.replication.range_task import (
     fetch_range,
 )
 from pyspark_kafkalog.root.commit.runs import StagedBatches
+from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.filesystem import LOCAL
@@ -160,6 +161,52 @@ class _Piece:
         return len(self.data) if self.staged is None else self.staged.size_bytes
 
 
+class _StagedRanges(Protocol):
+    """The ranges that tasks stage for one root.
+
+    `range_bytes`: about so much is in one range.
+    """
+
+    range_bytes: int
+
+    def place(self) -> StagingJob | StagingStore:
+        """Where a task that begins now puts what it has fetched."""
+
+    def end(self) -> None:
+        """Remove the ranges that were not used, if the clean-up of the root does not."""
+
+
+class _RangesInFiles:
+    """Ranges in files of the root's directory. Raises OSError if no job can begin."""
+
+    range_bytes = _FILE_RANGE_BYTES
+
+    def __init__(self, root: FileRoot) -> None:
+        self._job = StagingJob(root.path, uuid.uuid4().hex)
+        self._job.begin()
+
+    def place(self) -> StagingJob:
+        return self._job
+
+    def end(self) -> None:
+        self._job.end()
+
+
+class _RangesInObjects:
+    """Ranges in objects of the root's store, planned as of the root's last refresh."""
+
+    range_bytes = _OBJECT_RANGE_BYTES
+
+    def __init__(self, root: ObjectRoot) -> None:
+        self._root = root
+
+    def place(self) -> StagingStore:
+        return StagingStore(self._root.address, self._root.version)
+
+    def end(self) -> None:
+        pass
+
+
 class TaskLeader:
     """The `LeaderEndPoint` `leader`, with `tasks` that fetch ahead for `root`, the same object as the follower's.
 
@@ -181,11 +228,8 @@ class TaskLeader:
         self._address = address
         self._tasks = tasks
         self._root = root
-        self._job: StagingJob | None = None
-        if isinstance(root.path, Path):
-            self._job = StagingJob(root.path, uuid.uuid4().hex)
-            self._job.begin()
-        self._range_bytes = range_bytes or (_OBJECT_RANGE_BYTES if self._job is None else _FILE_RANGE_BYTES)
+        self._staged: _StagedRanges = for_kind(root, _RangesInFiles, _RangesInObjects)
+        self._range_bytes = range_bytes or self._staged.range_bytes
         self._monotonic_s = monotonic_s
         self._calls = threading.RLock()  # one thread at a time asks for anything but records
         self._changed = threading.Condition()  # guards the attributes below
@@ -230,8 +274,7 @@ class TaskLeader:
             for name in list(self._plans):
                 self._drop(name)
         self._leader.close()
-        if self._job is not None:
-            self._job.end()
+        self._staged.end()
 
     def fetch(
         self, source: str, positions: Sequence[FetchPosition], *, wait_ms: int, max_bytes: int, partition_bytes: int
@@ -338,18 +381,11 @@ class TaskLeader:
             end_offset=of.end_offset,
             log_end_offset=plan.start_offset,
             max_bytes=_RANGE_BYTES_FACTOR_MAX * self._range_bytes,
-            place=self._place(),
+            place=self._staged.place(),
         )
         of.tries += 1
         of.future = self._tasks.submit(partial(fetch_range, request), first=of is plan.ranges[0])
         of.future.add_done_callback(self._task_ended)
-
-    def _place(self) -> StagingJob | StagingStore:
-        """Where a task that begins now puts what it has fetched."""
-        if self._job is not None:
-            return self._job
-        assert isinstance(self._root, ObjectRoot)
-        return StagingStore(self._root.address, self._root.version)
 
     def _task_ended(self, future: Future[StagedRange]) -> None:
         with self._changed:

@@ -263,8 +263,7 @@ def _open_transactions(
                 continue
             with failures.kept(f"{name}-{number}"):
                 each = log_dir.partition(name, number)
-                # For a native log directory the image lists open transactions; a broker's logs are scanned.
-                if log_dir.is_broker_directory or each.last_stable_offset < each.high_watermark:
+                if each.last_stable_offset < each.high_watermark:
                     of_partition = find_open_transactions([each], states, expiration_ms=expiration_ms, now_ms=now_ms)
                     found += of_partition.in_partitions
     return found

@@ -27,7 +27,7 @@ from pyspark_kafkalog.metadata.acl import Acl, PermissionType, ResourceType
 from pyspark_kafkalog.metadata.image import ALL_BROKERS
 from pyspark_kafkalog.root.adopt.adopt import AdoptedPartition, Adoption, adopt
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
-from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.tools.command import (
     UsageError,
@@ -176,7 +176,7 @@ def _check_export(options: argparse.Namespace) -> None:
 
 def _refuse_broker(root: Root) -> None:
     """Raise ReadOnlyLogDirError for a broker's directory, with what can be done with it."""
-    if root.is_broker_directory and len(root.directories) == 1:
+    if native_or_none(root) is None and len(root.directories) == 1:
         raise ReadOnlyLogDirError(
             f"{root.path} is a Kafka broker's log directory, which its broker mounts as it is: --to DIR --new-broker "
             "copies it for another broker, and after kafkalog adopt, export makes any copy of it"

@@ -97,13 +97,15 @@ class LogDirCollector:
             return offline_metrics(directories, is_offline=True)
 
     def _refreshed(self) -> LogDir:
-        # A broker's directory may have been adopted meanwhile.
-        is_adopted = isinstance(self._path, Path) and is_native_root(self._path)
-        if self._log_dir is None or (self._log_dir.is_broker_directory and is_adopted):
+        if self._log_dir is None or (self._log_dir.version is None and self._has_been_adopted()):
             self._log_dir = LogDir.open(self._path, identity=self._identity, read_to_log_end=self._read_to_log_end)
         else:
             self._log_dir.refresh()
         return self._log_dir
+
+    def _has_been_adopted(self) -> bool:
+        """Whether the directory, which had no commits when it was opened, has them now."""
+        return isinstance(self._path, Path) and is_native_root(self._path)
 
 
 def _samples(metric: Metric) -> Iterator[Sample]:

@@ -85,7 +85,7 @@ def run_consumer(options: argparse.Namespace) -> int:
     formatter = _formatter(options, format_properties)
     keep = _key_filter(options, format_properties)
     log_dir = open_log_dir(options)
-    if options.group is not None and options.auto_commit and log_dir.is_broker_directory:
+    if options.group is not None and options.auto_commit and log_dir.root.has_broker_coordinator:
         raise ReadOnlyLogDirError(
             f"{log_dir.path} is a Kafka broker's log directory, which is read-only: no group's progress can be "
             "committed. Omit --group, or add --consumer-property enable.auto.commit=false"
