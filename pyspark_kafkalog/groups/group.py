@@ -55,14 +55,14 @@ from pyspark_kafkalog.groups.offsets_topic import (
     Expired,
     GroupLog,
     GroupLogs,
+    GroupRecords,
     append_records,
-    change_locked,
+    change_records,
     ensure_offsets_topic,
     expiry_filter,
     find_expired,
     offsets_filter,
     offsets_partitions,
-    partition_lock,
 )
 from pyspark_kafkalog.groups.resets import ResetTarget, ToOffsets, as_target, reset_offsets
 from pyspark_kafkalog.metadata.image import UNKNOWN_ENDS, may_be_elsewhere
@@ -222,9 +222,7 @@ class Group:
         check_one_of("flush", flush, get_args(FlushMode))
         records = self._offset_records(offsets, metadata)
         if records:
-            number = self._number()
-            with partition_lock(self._root, number, keeps_records=True):
-                append_records(self._root, number, records, flush=flush)
+            append_records(self._root, self._number(), records, flush=flush)
 
     def _number(self) -> int:
         """The partition of `__consumer_offsets` that the group's records go to. The topic exists afterwards."""
@@ -276,24 +274,24 @@ class Group:
         Raises UnknownTopicError, InvalidGroupError, ReadOnlyLogDirError.
         """
         to = as_target(target)
-        if dry_run:
-            self._root.refresh()
-            return self._reset_offsets(to, partitions, notify)
+        chosen = None if partitions is None else [*map(as_topic_partition, partitions)]
 
-        def change() -> dict[TopicPartition, int]:
-            offsets = self._reset_offsets(to, partitions, notify)
-            append_records(self._root, self._number(), self._offset_records(offsets, ""))
+        def reset_from(committed: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, int]:
+            given = (to.offsets if isinstance(to, ToOffsets) else committed) if chosen is None else chosen
+            return reset_offsets(self._root, committed, map(as_topic_partition, given), to, notify)
+
+        self._root.refresh()
+        committed = self.fetch()
+        offsets = reset_from(committed)  # may search logs, so it is not left to the commit
+        if dry_run:
             return offsets
 
-        return change_locked(self._root, self._number(), change)
+        def plan(log: GroupLog) -> tuple[GroupRecords, dict[TopicPartition, int]]:
+            newest = self.fetch()
+            new_offsets = offsets if newest == committed else reset_from(newest)
+            return self._offset_records(new_offsets, ""), new_offsets
 
-    def _reset_offsets(
-        self, target: ResetTarget, partitions: Iterable[AnyPartition] | None, notify: Callable[[str], None]
-    ) -> dict[TopicPartition, int]:
-        committed = self.fetch()
-        if partitions is None:
-            partitions = target.offsets if isinstance(target, ToOffsets) else committed
-        return reset_offsets(self._root, committed, map(as_topic_partition, partitions), target, notify)
+        return change_records(self._root, self._number(), plan)
 
     def describe(self) -> GroupDescription:
         """Kind, state and members of the group. Raises UnknownGroupError.
@@ -315,13 +313,12 @@ class Group:
         """
         chosen = {as_topic_partition(each) for each in partitions}
 
-        def change(log: GroupLog) -> list[TopicPartition]:
+        def plan(log: GroupLog) -> tuple[GroupRecords, list[TopicPartition]]:
             keys = {*log.records(self.group_id), *log.pending_keys(self.group_id)}
             had = {key: found for key in keys if (found := parse_offset_key(key)) is not None and found in chosen}
-            append_records(self._root, self._number(), dict.fromkeys(had))
-            return sorted(set(had.values()))
+            return dict.fromkeys(had), sorted(set(had.values()))
 
-        return self._change(change)
+        return self._change(plan)
 
     def delete(self) -> None:
         """Delete the group with all its offsets, also those of open transactions.
@@ -329,14 +326,14 @@ class Group:
         Raises UnknownGroupError, ReadOnlyLogDirError.
         """
 
-        def change(log: GroupLog) -> None:
+        def plan(log: GroupLog) -> tuple[GroupRecords, None]:
             tombstones: dict[bytes, bytes | None] = dict.fromkeys(log.records(self.group_id))
             tombstones |= dict.fromkeys(log.pending_keys(self.group_id))
             # Even if the group has no such record, as a broker does: a broker that replays the log drops the group.
             tombstones.setdefault(group_key(GroupMetadataKey(group=self.group_id)))
-            append_records(self._root, self._number(), tombstones)
+            return tombstones, None
 
-        self._change(change)
+        self._change(plan)
 
     def expire_offsets(
         self, older_than_ms: int, *, now_ms: int | None = None, dry_run: bool = False
@@ -356,31 +353,29 @@ class Group:
         if dry_run or not found.keys:
             return list(found.partitions)
 
-        def change(log: GroupLog) -> list[TopicPartition]:
+        def plan(log: GroupLog) -> tuple[GroupRecords, list[TopicPartition]]:
             found = self._expired(log, older_than_ms, now_ms)
-            append_records(self._root, self._number(), dict.fromkeys(found.keys))
-            return list(found.partitions)
+            return dict.fromkeys(found.keys), list(found.partitions)
 
-        return self._change(change)
+        return self._change(plan)
 
     def _expired(self, log: GroupLog, older_than_ms: int, now_ms: int) -> Expired:
         is_current = expiry_filter(self._root, log)
         return find_expired(log, log.group(self.group_id), is_current, older_than_ms=older_than_ms, now_ms=now_ms)
 
-    def _change(self, change: Callable[[GroupLog], T]) -> T:
-        """Call `change` with the partition that has the group's records, under its lock. Raises UnknownGroupError."""
+    def _change(self, plan: Callable[[GroupLog], tuple[GroupRecords, T]]) -> T:
+        """As `change_records` of the partition with the group's records. Raises UnknownGroupError."""
         self._root.native()
         self._root.refresh()
-        if not self.exists():  # checked first, so that no lock file and no topic are created for it
+        if not self.exists():  # checked first, so that no topic is created for it
             raise self._unknown()
 
-        def locked() -> T:
-            log = self._log()
-            if log is None:
+        def of_group(log: GroupLog) -> tuple[GroupRecords, T]:
+            if not log.has(self.group_id):
                 raise self._unknown()
-            return change(log)
+            return plan(log)
 
-        return change_locked(self._root, self._number(), locked)
+        return change_records(self._root, self._number(), of_group)
 
     def _unknown(self) -> UnknownGroupError:
         return UnknownGroupError(f"there is no consumer group {self.group_id!r} in {self._root.path}")
@@ -449,10 +444,10 @@ def expire_offsets(
     expired: dict[str, list[TopicPartition]] = {}
     for number in offsets_partitions(root):
         if partitions is None or number in partitions:
-            expiry = _Expiry(root, number, older_than_ms, now_ms)
-            found = expiry.find()
+            expiry = _Expiry(root, older_than_ms, now_ms)
+            found = expiry.find(GroupLogs.of(root).caught_up(root, number))
             if found and not dry_run:
-                found = change_locked(root, number, expiry.delete)
+                found = change_records(root, number, expiry.plan)
             expired |= {name: list(each.partitions) for name, each in found.items() if each.partitions}
     return expired
 
@@ -485,10 +480,10 @@ def delete_outdated_offsets(root: Root) -> int:
     root.refresh()
     deleted = 0
     for number in offsets_partitions(root):
-        outdated = _Outdated(root, number)
-        keys = outdated.find()
+        outdated = _Outdated(root)
+        keys = outdated.find(GroupLogs.of(root).caught_up(root, number))
         if keys:
-            keys = change_locked(root, number, outdated.delete)
+            keys = change_records(root, number, outdated.plan)
         deleted += len(keys)
     return deleted
 
@@ -498,10 +493,8 @@ class _Outdated:
     """The keys of offsets in one partition of `__consumer_offsets` whose topics were deleted since."""
 
     root: Root
-    number: int
 
-    def find(self) -> list[bytes]:
-        log = GroupLogs.of(self.root).caught_up(self.root, self.number)
+    def find(self, log: GroupLog) -> list[bytes]:
         found: set[bytes] = set()
         for name in log.groups():
             live = log.records(name)
@@ -526,11 +519,10 @@ class _Outdated:
             and not may_be_elsewhere(image, topic_partition.topic, written_at)
         )
 
-    def delete(self) -> list[bytes]:
-        """Delete them with one commit. The caller holds the partition's lock."""
-        found = self.find()
-        append_records(self.root, self.number, dict.fromkeys(found))
-        return found
+    def plan(self, log: GroupLog) -> tuple[GroupRecords, list[bytes]]:
+        """Their tombstones, and the keys."""
+        found = self.find(log)
+        return dict.fromkeys(found), found
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,13 +530,11 @@ class _Expiry:
     """What expires in one partition of `__consumer_offsets`."""
 
     root: Root
-    number: int
     older_than_ms: int
     now_ms: int
 
-    def find(self) -> dict[str, Expired]:
+    def find(self, log: GroupLog) -> dict[str, Expired]:
         """By group, in order."""
-        log = GroupLogs.of(self.root).caught_up(self.root, self.number)
         is_current = expiry_filter(self.root, log)
         found = {
             name: find_expired(log, log.group(name), is_current, older_than_ms=self.older_than_ms, now_ms=self.now_ms)
@@ -552,11 +542,10 @@ class _Expiry:
         }
         return {name: each for name, each in found.items() if each.keys}
 
-    def delete(self) -> dict[str, Expired]:
-        """Delete it with one commit. The caller holds the partition's lock."""
-        found = self.find()
-        append_records(self.root, self.number, {key: None for each in found.values() for key in each.keys})
-        return found
+    def plan(self, log: GroupLog) -> tuple[GroupRecords, dict[str, Expired]]:
+        """The tombstones, and what they delete."""
+        found = self.find(log)
+        return {key: None for each in found.values() for key in each.keys}, found
 
 
 def as_topic_partition(partition: AnyPartition) -> TopicPartition:

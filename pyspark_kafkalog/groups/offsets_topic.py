@@ -5,12 +5,11 @@ at once. Those of a transaction count once its commit marker is written, at the 
 commit of the same key outside of the transaction stays. Those of an aborted transaction never count. Until its marker
 is written, a transaction is *open*, and its keys are pending. A deletion of a key outside of transactions ends that.
 
-The first commit creates the topic; each change of a group is one append and commit. Batches are encoded without the
-compiled encoder: a change has few records, and loading the encoder takes a second and 50 MB, also in the planner of a
-streaming query, which commits its progress here.
+The first commit creates the topic; each change of a group is one unit of a commit (root/commit). Batches are encoded
+without the compiled encoder: a change has few records.
 
-A writer holds the lock of the groups' partition from reading the group's state to appending the change. A deletion and
-a concurrent commit therefore leave the group either deleted as a whole or with all offsets of the commit.
+A change that depends on a group's records is planned inside its commit, on the newest records. A deletion and a
+concurrent commit therefore leave the group either deleted as a whole or with all offsets of the commit.
 
 A crash leaves a whole change or none of it, as with any append. A crash between creating the topic and the append
 leaves the topic empty.
@@ -32,17 +31,13 @@ groups.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
-from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, UnknownTopicError
+from pyspark_kafkalog.errors import KafkalogError, UnknownTopicError
 from pyspark_kafkalog.groups.classic_group import ClassicGroup
 from pyspark_kafkalog.groups.consumer_group import RECORD_TYPES, ConsumerGroup, consumer_group_of
 from pyspark_kafkalog.groups.group_state import OtherGroup
@@ -59,21 +54,16 @@ from pyspark_kafkalog.groups.offset_records import (
 )
 from pyspark_kafkalog.metadata.image import may_be_elsewhere
 from pyspark_kafkalog.record.codecs.codec import CompressionType
-from pyspark_kafkalog.record.header import (
-    BATCH_DTYPE,
-    NO_PRODUCER_ID,
-    RECORD_BATCH_OVERHEAD_BYTES,
-    TimestampType,
-    parse_header,
-)
+from pyspark_kafkalog.record.header import NO_PRODUCER_ID, RECORD_BATCH_OVERHEAD_BYTES
 from pyspark_kafkalog.record.reference import Record, decode_batch, encode_batch
 from pyspark_kafkalog.root.internal_topic import FollowedLog, LogTail, ReplayStep, ensure_internal_topic
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staged_file import StagedFileWriter
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.config.topic import LogConfig
+    from pyspark_kafkalog.metadata.image import MetadataImage
+    from pyspark_kafkalog.root.commit.changes import LeaderAppend
     from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 
@@ -406,70 +396,51 @@ _BATCH_BYTES: Final = 256 << 10
 #: What a record has besides key and value, at most: lengths, a time, an offset, the number of headers.
 _RECORD_OVERHEAD_BYTES: Final = 32
 
-#: Of a change of groups with commits to their partition, of any group. Each means that another writer succeeded.
-_CONFLICTS_MAX: Final = 50
-
-#: Name of the lock file in the partition's directory; Kafka ignores it.
-_LOCK_FILE: Final = ".group-lock"
-
 GroupRecords = Mapping[bytes, "bytes | None"]
 
 T = TypeVar("T")
 
 
-@contextlib.contextmanager
-def partition_lock(root: Root, number: int, *, keeps_records: bool = False) -> Iterator[None]:
-    """Lock the groups of a partition against changes for the block, and refresh the root. Readers do not need the lock.
+def change_records(root: Root, number: int, plan: Callable[[GroupLog], tuple[GroupRecords, T]]) -> T:
+    """Append the records that `plan` makes of a partition's newest records, in one commit; return the plan's result.
 
-    `keeps_records`: what the block writes does not depend on the groups' records, so changes by others do not matter
-    to it; on an object store its commit then does not conflict with theirs (see `NativeRoot.locked_partition`).
-
-    Raises LogDirError if another process holds the lock for too long.
+    `plan` is called inside the commit, and again if another commit to the root wins the race. On a file system other
+    writers wait meanwhile, so callers read the partition before. `plan` may raise KafkalogError: nothing is appended.
     """
-    topic_partition = TopicPartition(OFFSETS_TOPIC, number)
-    with root.native().locked_partition(topic_partition, _LOCK_FILE, may_change=keeps_records):
-        yield
+    planned: list[T] = []
 
+    def newest() -> GroupRecords:
+        records, result = plan(GroupLogs.of(root).caught_up(root, number))
+        planned[:] = [result]
+        return records
 
-def change_locked(root: Root, number: int, change: Callable[[], T]) -> T:
-    """Call `change`, which appends to a partition what it makes of its records, under the partition's lock.
-
-    It is called again if its commit conflicts with another, which happens on object stores, where writers do not wait.
-
-    Raises CommitConflictError after `_CONFLICTS_MAX` of them, LogDirError as `partition_lock`.
-    """
-    for _ in range(_CONFLICTS_MAX - 1):
-        with contextlib.suppress(CommitConflictError), partition_lock(root, number):
-            return change()
-    with partition_lock(root, number):
-        return change()
+    _commit(root, number, newest, "fsync")
+    return planned[0]
 
 
 def append_records(root: Root, number: int, records: GroupRecords, *, flush: FlushMode = "fsync") -> None:
-    """Append records of groups to their partition, value by key, None for a tombstone. All become visible at once.
+    """Append records of groups to their partition, value by key, None for a tombstone. All become visible at once."""
+    if records:
+        _commit(root, number, lambda: records, flush)
 
-    The caller holds the partition's lock.
-    """
-    if not records:
-        return
+
+def _commit(root: Root, number: int, plan: Callable[[], GroupRecords], flush: FlushMode) -> None:
+    """Commit the records that `plan` makes when the root's image is the newest."""
+    from pyspark_kafkalog.root.commit.changes import AppendOrigin, CommitUnit, LeaderAppend  # imports compiled code
+
     native = root.native()
     topic_partition = TopicPartition(OFFSETS_TOPIC, number)
-    staging = root.staging(uuid.uuid4().hex, flush=flush)
-    writer = staging.task.writer(topic_partition, staging.fs)
-    try:
-        codec = CompressionType(native.broker_config().offsets_topic_compression_codec)
-        for batch in encode_records(records, root.log_config(OFFSETS_TOPIC), codec, now_ms=native.clock()):
-            _append(writer, batch)
-        staged = [writer.finish()]
-    except BaseException:
-        writer.discard()
-        raise
-    try:
-        topic_id = native.store.image.topic(OFFSETS_TOPIC).topic_id
-        root.commit_staged(staging.hand_over(staged, {OFFSETS_TOPIC: topic_id}), flush=flush)
-    except BaseException:
-        staging.discard(staged)
-        raise
+
+    def appends(image: MetadataImage) -> Sequence[LeaderAppend]:
+        records = plan()
+        if not records:
+            return ()
+        codec = CompressionType(native.configs.broker(image).offsets_topic_compression_codec)
+        config = native.configs.of(image, image.topic(OFFSETS_TOPIC))
+        data = b"".join(encode_records(records, config, codec, now_ms=native.clock()))
+        return (LeaderAppend(topic_partition=topic_partition, data=data, origin=AppendOrigin.COORDINATOR),)
+
+    native.commit_unit(CommitUnit(appends=appends), flush=flush)
 
 
 def ensure_offsets_topic(root: Root) -> int:
@@ -488,9 +459,8 @@ def ensure_offsets_topic(root: Root) -> int:
 
 
 def encode_records(records: GroupRecords, config: LogConfig, codec: CompressionType, *, now_ms: int) -> Iterator[bytes]:
-    """The records as batches, encoded as a leader would by the topic's configuration."""
+    """The records as batches for an append, in the codec of the topic's configuration."""
     codec = config.stored_compression(codec)
-    timestamp_type = config.message_timestamp_type
     offset = 0
     limit_bytes = min(_BATCH_BYTES, config.max_message_bytes - RECORD_BATCH_OVERHEAD_BYTES)
     for together in _in_batches(records.items(), limit_bytes):
@@ -500,8 +470,6 @@ def encode_records(records: GroupRecords, config: LogConfig, codec: CompressionT
                 for at, (key, value) in enumerate(together)
             ],
             compression=codec,
-            timestamp_type=timestamp_type,
-            max_timestamp_ms=now_ms if timestamp_type is TimestampType.LOG_APPEND_TIME else None,
         )
         offset += len(together)
 
@@ -520,12 +488,3 @@ def _in_batches(
         size_bytes += record_bytes
     if together:
         yield together
-
-
-def _append(writer: StagedFileWriter, batch: bytes) -> None:
-    header = parse_header(batch, 0, file=OFFSETS_TOPIC, file_position=0)
-    table = np.zeros(1, dtype=BATCH_DTYPE)
-    for name in table.dtype.names or ():
-        if name != "position":
-            table[name] = getattr(header, name)
-    writer.append(batch, table)

@@ -8,9 +8,7 @@ the topic, or a retention run, does the rest.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +18,7 @@ from pyspark_kafkalog.errors import KafkalogError, LogDirError, UnknownTopicErro
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore, remove_leftovers
 from pyspark_kafkalog.metadata.root_format import TIERED_FORMAT_VERSION, metadata_dir, set_marker
-from pyspark_kafkalog.metadata.root_lock import acquire_flock, file_system_time_ns, root_lock
+from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.root.admin import Build, ConfigPlan
 from pyspark_kafkalog.root.commit.staged_write import commit_files
 from pyspark_kafkalog.root.directories import (
@@ -195,26 +193,6 @@ class FileRoot(NativeRoot):
         if now_ms is None:
             now_ms = file_system_time_ns(self.path, self._fs) // NS_PER_MS
         remove_deleted(self.path, now_ms=now_ms, delay_ms=delay_ms, fs=self._fs)
-
-    @contextlib.contextmanager
-    def locked_partition(self, topic_partition: TopicPartition, lock_file: str, *, may_change: bool) -> Iterator[None]:
-        path = partition_path(self.path, topic_partition) / lock_file
-        try:
-            fd = self._fs.open(path, os.O_RDWR | os.O_CREAT)
-        except FileNotFoundError:  # a crash came before the topic's directories were on disk
-            with self._locked():
-                self._ensure_directories(self._store.refresh().topic(topic_partition.topic))
-            fd = self._fs.open(path, os.O_RDWR | os.O_CREAT)
-        try:
-            acquire_flock(fd, path)
-            try:
-                self.refresh()
-                yield
-            finally:
-                fcntl.flock(fd, fcntl.LOCK_UN)
-        finally:
-            with contextlib.suppress(OSError):
-                self._fs.close(fd)
 
     def commit_engine(
         self, *, flush: FlushMode = "fsync", operation: str = "append", following_id: str | None = None

@@ -8,10 +8,10 @@ how a write adds to them, is the difference:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -44,6 +44,7 @@ from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import plural
 
 if TYPE_CHECKING:
+    from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
     from pyspark_kafkalog.root.commit.committer import CommitEngine, FollowerWriter, LeaderWriter
     from pyspark_kafkalog.root.commit.cut_files import KeptRecords
 
@@ -201,6 +202,19 @@ class NativeRoot(Unguarded, ABC):
         from pyspark_kafkalog.root.commit.committer import LeaderWriter  # imports compiled code
 
         return LeaderWriter(self.commit_engine(flush=flush, operation=operation))
+
+    def commit_unit(
+        self, unit: CommitUnit, *, flush: FlushMode = "fsync", operation: str = "append"
+    ) -> tuple[AppendedRange, ...]:
+        """Commit one unit of a leader; what its appends got. Arguments as for `commit_engine`.
+
+        Raises KafkalogError if the unit is refused, and the errors of `LeaderWriter.commit`.
+        """
+        with contextlib.closing(self.committer(flush=flush, operation=operation)) as writer:
+            (result,) = writer.commit([unit])
+        if isinstance(result, KafkalogError):
+            raise result
+        return result
 
     def follower(
         self, following_id: str, *, flush: FlushMode = "fsync", on_kept: KeptRecords | None = None
@@ -370,18 +384,6 @@ class NativeRoot(Unguarded, ABC):
         if not admin.broker_config(image).delete_topic_enable:
             raise TopicDeletionDisabledError(f"topic {name} cannot be deleted: delete.topic.enable is false")
         return records
-
-    @abstractmethod
-    def locked_partition(
-        self, topic_partition: TopicPartition, lock_file: str, *, may_change: bool
-    ) -> AbstractContextManager[None]:
-        """Keep other processes from changing the partition for the block, and refresh the root.
-
-        On a file system others wait for the lock `lock_file` in its directory. On an object store they do not: unless
-        it `may_change`, the block's commit to it fails with CommitConflictError if another was made since the refresh.
-
-        Raises LogDirError if another process holds the lock for too long.
-        """
 
     @abstractmethod
     def staging(self, write_id: str, *, flush: FlushMode = "fsync") -> Staging: ...

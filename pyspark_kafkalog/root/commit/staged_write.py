@@ -262,13 +262,11 @@ def commit_objects(
     store: ObjectStore,
     staged: Sequence[WrittenObject],
     transaction: WriteTransaction | None,
-    expected_ends: Mapping[TopicPartition, int],
 ) -> CommitResult:
     """Append the batches of the objects, in the given order for each partition, in one commit.
 
     If the version of `transaction` has been committed, or this write by an earlier call that raised an error, nothing
-    is appended and the result's `is_duplicate` is true. If this raises, the same commit can be retried. The partitions
-    in `expected_ends` must still have these log ends.
+    is appended and the result's `is_duplicate` is true. If this raises, the same commit can be retried.
 
     Raises as `commit_files`; also InvalidRecordError if the objects are older than the staging horizon,
     ObjectStoreError.
@@ -289,13 +287,6 @@ def commit_objects(
         if skipped is not None:
             return []
         committed = _committed(image, objects)
-        for each in committed:
-            expected = expected_ends.get(each.topic_partition, each.first_offset)
-            if each.first_offset != expected:
-                raise CommitConflictError(
-                    f"{each.topic_partition}: expected the log to end at {expected}, found {each.first_offset}: "
-                    "another writer has changed what this change was made from; run this again"
-                )
         return [*write.records(image, committed), *map(data_object_record, objects)]
 
     outcome = metadata.make(NewCommit(build=build, operation="write", key=write.write_id))

@@ -10,9 +10,7 @@ dropped by the commit that deletes them, and deleted by the clean-up after file.
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,7 +70,6 @@ class ObjectRoot(NativeRoot):
         self._address = address
         self._objects = address.open()
         self.directories: tuple[Path, ...] = ()
-        self._expected = _Expected()
         self._planned: PlannedRoot | None = None  # of the last plan
         super().__init__(ObjectMetadataStore.open(self._objects, clock=clock), clock=clock)
 
@@ -135,19 +132,6 @@ class ObjectRoot(NativeRoot):
         self.commit(deletions.build, operation="delete topic", frees_space=True)
         return deletions.errors
 
-    @contextlib.contextmanager
-    def locked_partition(self, topic_partition: TopicPartition, lock_file: str, *, may_change: bool) -> Iterator[None]:
-        self.refresh()
-        if may_change:
-            yield
-            return
-        partition = self._store.image.partition(topic_partition.topic, topic_partition.partition)
-        self._expected.ends[topic_partition] = partition.state.log_end_offset
-        try:
-            yield
-        finally:
-            del self._expected.ends[topic_partition]
-
     def commit_engine(
         self, *, flush: FlushMode = "fsync", operation: str = "append", following_id: str | None = None
     ) -> ObjectEngine:
@@ -168,7 +152,7 @@ class ObjectRoot(NativeRoot):
         objects = [each for each in staged if isinstance(each, WrittenObject)]
         if len(objects) != len(staged):
             raise LogDirError("expected data objects, found staged files: the write was planned for a file system")
-        return commit_objects(self._store, self._objects, objects, transaction, dict(self._expected.ends))
+        return commit_objects(self._store, self._objects, objects, transaction)
 
 
 def _tail(partition: PartitionImage) -> tuple[int, int]:
@@ -178,13 +162,6 @@ def _tail(partition: PartitionImage) -> tuple[int, int]:
     if partition.segments:
         return partition.segments[-1].base_offset, partition.segments[-1].size_bytes
     return -1, -1
-
-
-class _Expected(threading.local):
-    """`ends`: the log ends that partitions must still have at this thread's next commit to them."""
-
-    def __init__(self) -> None:
-        self.ends: dict[TopicPartition, int] = {}
 
 
 def _newest(log: ObjectLog, metadata: MetadataStore) -> ObjectLog:

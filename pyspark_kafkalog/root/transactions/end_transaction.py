@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, OffsetOutOfRangeError, UnknownTopicError
+from pyspark_kafkalog.errors import CommitConflictError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend
 from pyspark_kafkalog.root.native import NativeRoot
@@ -189,14 +189,8 @@ def _commit(root: NativeRoot, decide: _Decide, operation: str) -> TransactionOut
         decided[:] = [decide(log)]
         return decided[0].appends(image, log.now_ms)
 
-    writer = root.committer(flush="fsync", operation=operation)
-    try:
-        (result,) = writer.commit([CommitUnit(appends=appends)])
-    finally:
-        writer.close()
-    if isinstance(result, KafkalogError):
-        raise result
-    return _ended(root, decided[0], result)
+    appended = root.commit_unit(CommitUnit(appends=appends), operation=operation)
+    return _ended(root, decided[0], appended)
 
 
 def _ended(root: NativeRoot, end: _End, appended: Sequence[AppendedRange]) -> TransactionOutcome:

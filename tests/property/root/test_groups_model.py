@@ -31,7 +31,7 @@ from pyspark_kafkalog.groups.offset_records import (
     offset_key,
     offset_value,
 )
-from pyspark_kafkalog.groups.offsets_topic import append_records, ensure_offsets_topic, partition_lock
+from pyspark_kafkalog.groups.offsets_topic import append_records, ensure_offsets_topic
 from pyspark_kafkalog.groups.resets import ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.merge import merge_segments
@@ -179,8 +179,7 @@ class GroupsMachine(RuleBasedStateMachine):
         root.refresh()
         number = group_partition(group, ensure_offsets_topic(root))
         committed = OffsetAndMetadata(offset=offset, commit_timestamp_ms=self.clock.now_ms)
-        with partition_lock(root, number):
-            append_records(root, number, {offset_key(group, B0): offset_value(committed)})
+        append_records(root, number, {offset_key(group, B0): offset_value(committed)})
         self.model.setdefault(group, {})[B0] = (offset, self.clock.now_ms)
 
     @rule(minutes=st.integers(0, 2), writer=writers, recreates=st.booleans())

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pickle
 import shutil
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,6 +24,7 @@ from pyspark_kafkalog.errors import (
     UnknownGroupError,
     UnknownTopicError,
 )
+from pyspark_kafkalog.groups import group as group_module
 from pyspark_kafkalog.groups.group import Group, KnownEnds, expire_offsets, known_lags
 from pyspark_kafkalog.groups.offset_records import (
     OFFSETS_TOPIC,
@@ -30,7 +33,7 @@ from pyspark_kafkalog.groups.offset_records import (
     offset_key,
     offset_value,
 )
-from pyspark_kafkalog.groups.offsets_topic import append_records, ensure_offsets_topic, partition_lock
+from pyspark_kafkalog.groups.offsets_topic import append_records, ensure_offsets_topic
 from pyspark_kafkalog.groups.resets import ShiftBy, ToCurrent, ToEarliest, ToLatest, ToOffset, ToOffsets, ToTimestamp
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
@@ -169,8 +172,7 @@ def commit_without_id(log_dir: LogDir, name: str, offset: int, *, expires_ms: in
     """Commit for P0 without the topic's id, as brokers do in transactions and for clients that set a retention time."""
     committed = OffsetAndMetadata(offset=offset, commit_timestamp_ms=NOW_MS, expire_timestamp_ms=expires_ms)
     number = group_partition(name, ensure_offsets_topic(log_dir.root))
-    with partition_lock(log_dir.root, number):
-        append_records(log_dir.root, number, {offset_key(name, P0): offset_value(committed)})
+    append_records(log_dir.root, number, {offset_key(name, P0): offset_value(committed)})
     log_dir.refresh()
 
 
@@ -371,6 +373,53 @@ def test_offsets_expire_only_after_retention(log_dir: LogDir, clock: Clock) -> N
     assert expire_offsets(log_dir.root) == {"half": [P0], "old": [P0, P1]}
     assert log_dir.groups() == ("half",)
     assert offsets_of(log_dir.group("half")) == {P1: 3}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected", "left"),
+    [
+        (lambda group: group.reset(ShiftBy(1)), {P0: 8, P1: 6}, {P0: 8, P1: 6}),
+        (lambda group: group.delete_offsets([P1]), [P1], {P0: 7}),
+        (lambda group: group.expire_offsets(NOW_MS + 1), [P1], {P0: 7}),
+        (lambda group: group.delete(), None, {}),
+    ],
+)
+def test_change_is_planned_again_on_what_was_committed_meanwhile(
+    log_dir: LogDir,
+    group: Group,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Group], object],
+    expected: object,
+    left: object,
+) -> None:
+    group.commit({P0: 1})
+    change_records = group_module.change_records
+
+    def late(*arguments: Any) -> object:
+        LogDir.open(log_dir.path).group("g").commit({P0: 7, P1: OffsetAndMetadata(offset=5, commit_timestamp_ms=1)})
+        return change_records(*arguments)
+
+    monkeypatch.setattr(group_module, "change_records", late)
+    assert change(group) == expected
+    assert offsets_of(group) == offsets_of(LogDir.open(log_dir.path).group("g")) == left
+
+
+def test_refused_change_appends_nothing(log_dir: LogDir, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    group.commit({P0: 1})
+    change_records = group_module.change_records
+
+    def late(*arguments: Any) -> object:
+        monkeypatch.undo()
+        LogDir.open(log_dir.path).group("g").delete()
+        return change_records(*arguments)
+
+    monkeypatch.setattr(group_module, "change_records", late)
+    with pytest.raises(UnknownGroupError):
+        group.delete_offsets([P0])
+    version = log_dir.version
+    log_dir.refresh()
+    assert log_dir.version == version
+    assert log_dir.groups() == ()
 
 
 @pytest.mark.slow

@@ -23,7 +23,6 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import ReadOnlyLogDirError
 from pyspark_kafkalog.groups.offset_records import OffsetAndMetadata, group_partition, offset_key, offset_value
 from pyspark_kafkalog.groups.offsets_topic import append_records, ensure_offsets_topic
-from pyspark_kafkalog.groups.offsets_topic import partition_lock as locked_group
 from pyspark_kafkalog.maintenance.jobs.partition import LOCK_FILE, PartitionReport, partition_lock
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun, run_once
 from pyspark_kafkalog.maintenance.jobs.tasks import TaskFailedError
@@ -204,10 +203,7 @@ def test_snapshot_of_an_earlier_version_is_a_warning_and_gets_the_ends_of_offset
     log_dir.create_topic("orders", partitions=1)
     number = group_partition("billing", ensure_offsets_topic(log_dir.root))
     committed = OffsetAndMetadata(offset=20, commit_timestamp_ms=T0)  # without a topic id, as in a transaction
-    with locked_group(log_dir.root, number):
-        append_records(
-            log_dir.root, number, {offset_key("billing", TopicPartition("orders", 0)): offset_value(committed)}
-        )
+    append_records(log_dir.root, number, {offset_key("billing", TopicPartition("orders", 0)): offset_value(committed)})
     log_dir.delete_topic("orders")
     log_dir.create_topic("orders", partitions=1)
     log_dir.refresh()
@@ -240,8 +236,7 @@ def test_offsets_without_id_are_told_where_nothing_says_when_their_topic_was_cre
     number = group_partition("billing", ensure_offsets_topic(log_dir.root))
     orders = TopicPartition("orders", 0)
     committed = OffsetAndMetadata(offset=20, commit_timestamp_ms=T0)
-    with locked_group(log_dir.root, number):
-        append_records(log_dir.root, number, {offset_key("billing", orders): offset_value(committed)})
+    append_records(log_dir.root, number, {offset_key("billing", orders): offset_value(committed)})
     log_dir.refresh()
     log_dir.group("of-now").commit({orders: 0})
     assert _without_topic_id(tmp_path) == []

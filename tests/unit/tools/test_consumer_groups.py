@@ -295,16 +295,16 @@ def test_reset_of_several_groups_begins_when_all_can_be_reset(command: Command, 
 def test_reset_of_several_groups_names_the_one_whose_commit_failed(
     command: Command, log_dir: LogDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append = group_module.append_records
+    change = group_module.change_records
     left = [None]
 
-    def fail_after_one(*arguments: Any, **options: Any) -> None:
+    def fail_after_one(*arguments: Any) -> Any:
         if not left:
             raise OSError(errno.ENOSPC, "No space left on device")
         left.pop()
-        append(*arguments, **options)
+        return change(*arguments)
 
-    monkeypatch.setattr(group_module, "append_records", fail_after_one)
+    monkeypatch.setattr(group_module, "change_records", fail_after_one)
     code, out, err = command.try_to(
         "--reset-offsets", "--execute", "--all-topics", "--to-earliest", "--group", "g", "--group", "h"
     )

@@ -15,7 +15,7 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import FollowingRootError
 from pyspark_kafkalog.groups.group import expire_offsets
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, OffsetAndMetadata, offset_key, offset_value
-from pyspark_kafkalog.groups.offsets_topic import append_records, ensure_offsets_topic, partition_lock
+from pyspark_kafkalog.groups.offsets_topic import append_records, ensure_offsets_topic
 from pyspark_kafkalog.maintenance.export.export import export_new_broker, export_to, return_to_broker
 from pyspark_kafkalog.root.adopt import adopt as adoption
 from pyspark_kafkalog.root.adopt.adopt import adopt
@@ -32,8 +32,7 @@ def commit_without_id(log_dir: LogDir, group: str, offset: int, partition: Topic
     """Commit as brokers do in transactions: the record does not have the topic's id."""
     ensure_offsets_topic(log_dir.root)
     committed = OffsetAndMetadata(offset=offset, commit_timestamp_ms=log_dir.root.native().clock())
-    with partition_lock(log_dir.root, 0):
-        append_records(log_dir.root, 0, {offset_key(group, partition): offset_value(committed)})
+    append_records(log_dir.root, 0, {offset_key(group, partition): offset_value(committed)})
     log_dir.refresh()
 
 

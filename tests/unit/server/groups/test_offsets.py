@@ -38,6 +38,14 @@ async def test_offsets_of_open_transaction_are_unstable_until_its_marker(servers
         assert await server.fetch(require_stable=True) == (expected, ErrorCode.NONE)
 
 
+async def test_append_time_of_the_offsets_topic_applies(servers: Callable[[], GroupServer], path: Path) -> None:
+    server = servers()
+    assert await server.commit(1) is ErrorCode.NONE
+    LogDir.open(path).alter_topic("__consumer_offsets", add={"message.timestamp.type": "LogAppendTime"})
+    assert await server.commit(2) is ErrorCode.NONE
+    assert await servers().fetch() == (2, ErrorCode.NONE)
+
+
 async def commit_expiring(server: GroupServer, offset: int) -> ErrorCode:
     """OffsetCommit for A0 with a retention time, as clients before 2.1: the record has no room for the topic's id."""
     one = offsets.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
