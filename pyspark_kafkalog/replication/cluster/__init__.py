@@ -4,6 +4,6 @@ Reading order:
 
     end_point.py       `ClusterLeader`: the cluster as a `LeaderEndPoint`
     connections.py     connections to its nodes: opened again, slowed down by throttling, named in errors
-    fetching.py        Fetch of many partitions, and what its answer means
-    describing.py      brokers, topics and leaders, as Metadata says; configurations, access control entries, quotas
+    answers.py         requests, and what the answers mean: brokers, topics and leaders; configurations, access control
+                       entries, quotas; Fetch of many partitions
 """

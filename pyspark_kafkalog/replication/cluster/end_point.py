@@ -41,6 +41,25 @@ from pyspark_kafkalog.protocol.messages.records import (
     OffsetForLeaderTopic,
     PartitionData,
 )
+from pyspark_kafkalog.replication.cluster.answers import (
+    NOBODY,
+    TOPIC_IDS_FROM,
+    ClusterView,
+    KnownConfigs,
+    TopicView,
+    answered,
+    broker_configs,
+    client_quotas,
+    cluster_access,
+    error_text,
+    fetch_request,
+    fetched_partition,
+    group_configs,
+    parse_broker,
+    parse_topic,
+    pieces,
+    rotated,
+)
 from pyspark_kafkalog.replication.cluster.connections import (
     FETCH_VERSION_MIN,
     NodeAddress,
@@ -48,27 +67,6 @@ from pyspark_kafkalog.replication.cluster.connections import (
     OpenClient,
     client_opener,
     parse_addresses,
-)
-from pyspark_kafkalog.replication.cluster.describing import (
-    NOBODY,
-    ClusterView,
-    KnownConfigs,
-    TopicView,
-    broker_configs,
-    client_quotas,
-    cluster_access,
-    group_configs,
-    parse_broker,
-    parse_topic,
-    pieces,
-)
-from pyspark_kafkalog.replication.cluster.fetching import (
-    TOPIC_IDS_FROM,
-    answered,
-    error_text,
-    fetch_request,
-    fetched_partition,
-    rotated,
 )
 from pyspark_kafkalog.replication.leader import (
     EpochEnd,

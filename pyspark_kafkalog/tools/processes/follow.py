@@ -21,11 +21,10 @@ from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.follower import Follower, FollowSettings
 from pyspark_kafkalog.replication.follower_state import FollowerState, Phase
 from pyspark_kafkalog.replication.leader import LeaderEndPoint
-from pyspark_kafkalog.replication.metadata.observer import MetadataObserver, observing
-from pyspark_kafkalog.replication.metrics import FollowerCollector
+from pyspark_kafkalog.replication.metadata_observer import MetadataObserver, observing
 from pyspark_kafkalog.replication.partition_state import retry_delay_ms
 from pyspark_kafkalog.replication.range_task import LeaderAddress
-from pyspark_kafkalog.replication.report import FollowReport
+from pyspark_kafkalog.replication.report import FollowerCollector, FollowReport
 from pyspark_kafkalog.replication.task_leader import TaskLeader
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.security.open import find_root, open_or_create_root

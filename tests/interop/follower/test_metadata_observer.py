@@ -15,7 +15,7 @@ from kafka_processes.oracle import CONFIG_COMMAND, Broker, dump_log, run_tool
 from kafkalog_command import Command
 
 from pyspark_kafkalog.errors import InvalidConfigError, LeaderUnavailableError, LogDirError
-from pyspark_kafkalog.replication.metadata.observer import MetadataObserver, ObservedMetadata, observing
+from pyspark_kafkalog.replication.metadata_observer import MetadataObserver, ObservedMetadata, observing
 
 #: Starts brokers: the full tier alone.
 pytestmark = pytest.mark.full

@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.fetch_loop import RateLimit
-from pyspark_kafkalog.replication.metrics import FollowerCollector
-from pyspark_kafkalog.replication.report import FollowReport
+from pyspark_kafkalog.replication.report import FollowerCollector, FollowReport
 from pyspark_kafkalog.replication.root_leader import RootLeader
 from pyspark_kafkalog.security.open import open_root
 

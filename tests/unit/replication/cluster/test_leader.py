@@ -27,8 +27,8 @@ from pyspark_kafkalog.protocol.messages.cluster import MetadataRequest
 from pyspark_kafkalog.protocol.messages.records import FetchRequest, FetchResponseEpochEndOffset
 from pyspark_kafkalog.protocol.messages.security import DescribeAclsResponse
 from pyspark_kafkalog.protocol.messages.topics import DescribeConfigsRequest
+from pyspark_kafkalog.replication.cluster.answers import CallNode, ClusterAccess, cluster_access
 from pyspark_kafkalog.replication.cluster.connections import NodeAddress, client_opener, parse_addresses
-from pyspark_kafkalog.replication.cluster.describing import CallNode, ClusterAccess, cluster_access
 from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader
 from pyspark_kafkalog.replication.leader import EpochEnd, FetchOutcome, FetchPosition, LeaderAnswer
 from pyspark_kafkalog.storage.names import TopicPartition

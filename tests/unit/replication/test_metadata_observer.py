@@ -39,7 +39,7 @@ from pyspark_kafkalog.protocol.messages.records import (
 )
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.replication.cluster.connections import NodeAddress, OpenedClient
-from pyspark_kafkalog.replication.metadata.observer import MetadataObserver, ObservedMetadata
+from pyspark_kafkalog.replication.metadata_observer import MetadataObserver, ObservedMetadata
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
 from pyspark_kafkalog.root.brokers.quorum import read_broker_quorum
 from pyspark_kafkalog.security.open import open_root

@@ -42,7 +42,6 @@ from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.record.scan import first_bad_crc, scan_batches, verify_crcs
 from pyspark_kafkalog.replication.leader import EpochEnd
-from pyspark_kafkalog.replication.metadata.controllers import SnapshotName
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
 from pyspark_kafkalog.root.brokers.quorum import COPY_MARKER, QUORUM_STATE, is_metadata_copy
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
@@ -69,6 +68,14 @@ SEGMENT_BYTES: Final = 64 * MIB
 _LOADED_BYTES_MAX: Final = 4 * SEGMENT_BYTES
 _PART_SUFFIX: Final = ".part"
 _LOCK_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SnapshotName:
+    """A snapshot: the offset after its last record, and the epoch of that record."""
+
+    end_offset: int
+    epoch: int
 
 
 @dataclass(slots=True)
