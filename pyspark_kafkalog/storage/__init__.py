@@ -1,7 +1,6 @@
 """Kafka's files on disk, without a root's metadata. In reading order:
 
 names        names of topics, partition directories and files
-direct_io    writes past the page cache
 below_root   opening files and directories of a root without following links; several directories as one path
 filesystem   the calls that change the file system; flush modes; file operations in threads; the clock
 artefacts/   the small files of a partition directory and of a root, one format a module
