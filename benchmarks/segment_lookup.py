@@ -16,8 +16,7 @@ from pathlib import Path
 
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES, OffsetIndex
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX
-from pyspark_kafkalog.storage.segment.extent import LocalExtent
-from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.storage.segment.reader import LocalExtent, SegmentReader
 
 
 def median_us(look_up: Callable[[int], object], offsets: list[int]) -> float:

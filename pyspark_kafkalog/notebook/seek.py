@@ -49,8 +49,7 @@ from pyspark_kafkalog.notebook.tables import SegmentInfo, max_timestamp_ms
 from pyspark_kafkalog.record.reference import Record, decode_batch
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.index_file import OFFSET_INDEX_DTYPE, TIME_INDEX_DTYPE, TimeIndex
-from pyspark_kafkalog.storage.segment.extent import Extent
-from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.storage.segment.reader import Extent, SegmentReader
 from pyspark_kafkalog.units import plural, size_text
 
 #: The number of batches of a scan that are kept for display, the last ones; the others are only counted.

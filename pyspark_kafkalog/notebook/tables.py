@@ -63,8 +63,7 @@ from pyspark_kafkalog.storage.names import (
     offset_file_name,
     segment_file,
 )
-from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
-from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
+from pyspark_kafkalog.storage.segment.reader import BatchRun, Extent, LocalExtent, SegmentReader
 from pyspark_kafkalog.storage.segment.stored import largest_timestamp_ms
 
 _TIMESTAMP: Final = pa.timestamp("ms", "UTC")

@@ -65,8 +65,7 @@ from pyspark_kafkalog.storage.log.extent_search import (
 )
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, segment_file
-from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
-from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.storage.segment.reader import Extent, LocalExtent, SegmentReader
 
 _LOCAL_INTERVAL_S: Final = 0.005
 _SLOW_INTERVAL_S: Final = 0.25

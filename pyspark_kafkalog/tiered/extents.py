@@ -26,7 +26,7 @@ from pyspark_kafkalog.errors import CorruptIndexError, OffsetOutOfRangeError
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, collect_aborted
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, confirmed
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader, PartitionExtents
-from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
+from pyspark_kafkalog.storage.segment.reader import Extent, LocalExtent
 from pyspark_kafkalog.tiered.remote_log import RemoteExtent, RemoteLog
 
 _BASE_OFFSET: Final = attrgetter("base_offset")

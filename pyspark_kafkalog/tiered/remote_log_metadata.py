@@ -45,8 +45,7 @@ from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.names import decode_uuid
-from pyspark_kafkalog.storage.segment.extent import Extent
-from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.storage.segment.reader import Extent, SegmentReader
 from pyspark_kafkalog.tiered.segments import RemoteSegment, RemoteSegmentState, TopicIdPartition, check_leader_epochs
 
 REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"

@@ -46,7 +46,7 @@ from pyspark_kafkalog.storage.log.producer_replay import load_latest_snapshot, p
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager
 from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, partition_path, segment_file
-from pyspark_kafkalog.storage.segment.extent import Extent
+from pyspark_kafkalog.storage.segment.reader import Extent
 from pyspark_kafkalog.storage.segment.recovery import check_closed_segment
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments, local_extent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition

@@ -42,7 +42,7 @@ from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListin
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.below_root import scan
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, described, open_to_read
-from pyspark_kafkalog.storage.segment.extent import Extent
+from pyspark_kafkalog.storage.segment.reader import Extent
 from pyspark_kafkalog.storage.segment.stored import StoredSegment
 
 ENTRY_BYTES: Final = 24

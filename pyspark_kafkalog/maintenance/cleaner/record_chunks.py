@@ -25,9 +25,8 @@ from pyspark_kafkalog.record.decode import LogBytes, Sections, check_counts, ope
 from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORD_BATCH_OVERHEAD_BYTES, RECORDS_AT
 from pyspark_kafkalog.record.kernels.layout import NO_FAULT, STATE_SIZE
 from pyspark_kafkalog.record.scan import verify_crcs
-from pyspark_kafkalog.storage.segment.extent import Extent
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES as RUN_BYTES
-from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
+from pyspark_kafkalog.storage.segment.reader import BatchRun, Extent, SegmentReader
 from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.units import INT64_MAX
 

@@ -60,8 +60,7 @@ from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import META_PROPERTIES, TopicPartition
 from pyspark_kafkalog.storage.objects.data_object import ObjectRun, read_footer
-from pyspark_kafkalog.storage.segment.extent import Extent
-from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
+from pyspark_kafkalog.storage.segment.reader import BatchRun, Extent, SegmentReader
 from pyspark_kafkalog.tiered.extents import tiered_extents
 from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
 from pyspark_kafkalog.tiered.objects import SegmentStore

@@ -63,8 +63,7 @@ from pyspark_kafkalog.storage.names import (
     partition_path,
     segment_file,
 )
-from pyspark_kafkalog.storage.segment.extent import LocalExtent
-from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.storage.segment.reader import LocalExtent, SegmentReader
 from pyspark_kafkalog.storage.segment.segment import LogSegment, read_chunks
 from pyspark_kafkalog.units import plural
 

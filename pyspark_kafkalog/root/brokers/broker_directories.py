@@ -57,8 +57,7 @@ from pyspark_kafkalog.storage.names import (
     TopicPartition,
     partition_path,
 )
-from pyspark_kafkalog.storage.segment.extent import LocalExtent
-from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.storage.segment.reader import LocalExtent, SegmentReader
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.brokers.remote_logs import RemoteLogs

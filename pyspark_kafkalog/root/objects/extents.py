@@ -35,7 +35,7 @@ from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.data_object import aborted_rows, aborted_transactions
 from pyspark_kafkalog.storage.objects.run_source import ObjectBytes, RunExtent, run_extents
-from pyspark_kafkalog.storage.segment.extent import Extent
+from pyspark_kafkalog.storage.segment.reader import Extent
 from pyspark_kafkalog.tiered.extents import LogExtents, SegmentsAndTail
 from pyspark_kafkalog.tiered.objects import BytesCache
 from pyspark_kafkalog.tiered.own_segments import OwnLayout

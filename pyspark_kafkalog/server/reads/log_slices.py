@@ -43,8 +43,7 @@ from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.log.extent_search import open_at, search_from, whole_batches
 from pyspark_kafkalog.storage.log.isolation import CommittedBatches
 from pyspark_kafkalog.storage.log.reader import LogReader
-from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
-from pyspark_kafkalog.storage.segment.reader import BatchRun, SegmentReader
+from pyspark_kafkalog.storage.segment.reader import BatchRun, Extent, LocalExtent, SegmentReader
 from pyspark_kafkalog.units import MIB
 
 #: A fetch gets at most so much of a remote extent, unless one batch is larger.

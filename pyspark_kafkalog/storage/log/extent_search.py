@@ -16,8 +16,7 @@ from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, OffsetO
 from pyspark_kafkalog.record.kernels.scan import walk_headers
 from pyspark_kafkalog.storage.filesystem import memory_for
 from pyspark_kafkalog.storage.log.reader import PartitionExtents
-from pyspark_kafkalog.storage.segment.extent import Extent
-from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX, SegmentReader
+from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX, Extent, SegmentReader
 
 _LOST_EXTENT_TRIES: Final = 10
 _BASE_OFFSET: Final = attrgetter("base_offset")

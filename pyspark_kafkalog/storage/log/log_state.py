@@ -27,8 +27,7 @@ from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, NO_TIMESTAMP, crc32c
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
-from pyspark_kafkalog.storage.segment.extent import LocalExtent
-from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.storage.segment.reader import LocalExtent, SegmentReader
 from pyspark_kafkalog.units import INT64_MAX
 from pyspark_kafkalog.values import quick_dataclass
 

@@ -33,8 +33,7 @@ from pyspark_kafkalog.storage.log.producers import (
     producer_batches,
 )
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, segment_file
-from pyspark_kafkalog.storage.segment.extent import LocalExtent
-from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.storage.segment.reader import LocalExtent, SegmentReader
 from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, read_chunks
 
 #: How far before a snapshot the earlier batches of its producers are searched for: those of requests in flight.

@@ -52,8 +52,7 @@ from pyspark_kafkalog.storage.names import (
     parse_partition_dir,
     segment_file,
 )
-from pyspark_kafkalog.storage.segment.extent import Extent, LocalExtent
-from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES, BatchRun, SegmentReader
+from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES, BatchRun, Extent, LocalExtent, SegmentReader
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX, MIB
 
 if TYPE_CHECKING:

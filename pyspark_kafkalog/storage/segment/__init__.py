@@ -4,7 +4,6 @@ segment         a segment's files, open for their writer
 index_entries   Kafka's rules for index entries and for rolling, for a table of batches at once
 kernels_index   these rules, compiled
 recovery        re-reading a segment: truncation at damage, and rebuilding its indexes; the batches of a closed segment
-extent          what readers read: extents of a log, and the sources of their bytes
-reader          reading a segment without a lock
+reader          what readers read: extents of a log, and the sources of their bytes; reading one without a lock
 stored          a partition's segments with their sizes and timestamps
 """

@@ -1,18 +1,28 @@
-"""Reads one segment's `.log` without a lock and without writing anything.
+"""Extents, each a stretch of one partition's log, and their reader, which takes no lock and writes nothing.
 
-The reader returns runs of whole batches from a bounded buffer, with headers and CRCs checked. The segment's indexes
-give the start position as a hint: an entry is used only if the batch that it points at confirms it, and without a
-usable entry reading starts at the first byte. A torn batch at the end, which a crash may leave, is an error only if the
-caller requests offsets that it should contain.
+An extent is a local segment, a remote one (`RemoteExtent`), or neighbouring runs in objects (`RunExtent`): a class with
+the methods of `Extent`, and a `ByteSource` of its bytes. An implementation guarantees that
+
+- bytes of the extent never change. Only the active segment may grow, and only a torn tail may be truncated from it;
+- a local source, once open, keeps its bytes readable also if the extent is deleted or replaced meanwhile; a remote one
+  raises FileNotFoundError then, at any read;
+- ranges are checked: a read returns bytes of this extent or fewer bytes than requested, never those beside it;
+- an index is a hint. The reader confirms each entry against the batches, so None in place of an index is always right.
+
+`SegmentReader` returns runs of whole batches from a bounded buffer, with headers and CRCs checked. An entry of an index
+is used only if the batch that it points at confirms it, and without a usable entry reading starts at the first byte. A
+torn batch at the end, which a crash may leave, is an error only if the caller requests offsets that it should contain.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +39,173 @@ from pyspark_kafkalog.record.header import (
     parse_header,
 )
 from pyspark_kafkalog.record.old_formats import OLD_HEAD_BYTES, convert_run, is_old, old_size_bytes, parse_old, to_batch
-from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET
-from pyspark_kafkalog.storage.segment.extent import Extent, OffsetLookup, TimestampLookup
+from pyspark_kafkalog.storage.artefacts.index_file import (
+    MAX_INDEX_BYTES,
+    MAX_RELATIVE_OFFSET,
+    MappedIndex,
+    OffsetIndex,
+    OffsetPosition,
+    TimeIndex,
+    TimestampOffset,
+)
+from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.filesystem import pread, preadv
+from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file
 
 CHUNK_BYTES: Final = 4 << 20
 #: A longer batch is taken for damage, so that no length on disk can cause unbounded use of memory.
 BATCH_BYTES_MAX: Final = 256 << 20
 _NO_LIMIT: Final = 1 << 63
+_Index = TypeVar("_Index", bound=MappedIndex)
+
+
+class ByteSource(Protocol):
+    """The bytes of one extent's `.log`, by position. Open until `close`."""
+
+    @property
+    def name(self) -> str:
+        """What error messages call it: the path of a local file."""
+        ...
+
+    def size_bytes(self) -> int:
+        """The present size."""
+        ...
+
+    def read(self, start: int, size_bytes: int) -> Buffer:
+        """The bytes [start, start + size_bytes); fewer only if the source ends before. Raises OSError."""
+        ...
+
+    def read_into(self, start: int, buffer: memoryview) -> int:
+        """Fill `buffer` with the bytes from `start` on, and return their number, as in `read`. Raises OSError."""
+        ...
+
+    def place(self, position: int) -> tuple[str, int]:
+        """The file or object that the byte at `position` comes from, and its position there, for error messages."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class OffsetLookup(Protocol):
+    """What a reader asks of an offset index; of a segment it is an OffsetIndex, which describes the methods."""
+
+    def lookup(self, target_offset: int) -> OffsetPosition: ...
+
+    def entries_array(self) -> NDArray[np.void]: ...
+
+    def close_handler(self) -> None: ...
+
+
+class TimestampLookup(Protocol):
+    """What a reader asks of a time index; of a segment it is a TimeIndex, which describes the methods."""
+
+    @property
+    def entries(self) -> int: ...
+
+    @property
+    def last_entry(self) -> TimestampOffset: ...
+
+    def lookup(self, timestamp_ms: int) -> TimestampOffset: ...
+
+    def close_handler(self) -> None: ...
+
+
+class Extent(Protocol):
+    """A stretch of one partition's log, with batches of the offsets [base_offset, end_offset)."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int | None:
+        """The offset after the last one, at most the next extent's end; None for the active segment, which may grow.
+
+        Of local segments, the base offset of the next one.
+        """
+        ...
+
+    @property
+    def known_size_bytes(self) -> int | None:
+        """The size of the `.log`, if it is known and opening the extent costs a request; else None."""
+        ...
+
+    @property
+    def known_max_timestamp_ms(self) -> int | None:
+        """The largest timestamp, if it is known without opening the extent."""
+        ...
+
+    def open(self) -> ByteSource:
+        """Open the `.log`. Raises FileNotFoundError if the extent was deleted or replaced, OSError."""
+        ...
+
+    def offset_index(self) -> OffsetLookup | None:
+        """The offset index for reading, None if it is missing or unusable."""
+        ...
+
+    def time_index(self) -> TimestampLookup | None:
+        """The time index for reading, None if it is missing or unusable."""
+        ...
+
+
+class LocalFile:
+    """A file of a local file system. Each read is one call of pread or preadv; nothing is buffered."""
+
+    __slots__ = ("_fd", "name")
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._fd = open_file(self.name)
+
+    def size_bytes(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def read(self, start: int, size_bytes: int) -> bytes:
+        return pread(self._fd, size_bytes, start)
+
+    def read_into(self, start: int, buffer: memoryview) -> int:
+        return preadv(self._fd, buffer, start)
+
+    def place(self, position: int) -> tuple[str, int]:
+        return self.name, position
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalExtent:
+    """A segment in a local partition directory: its `.log`, and the indexes beside it.
+
+    `end_offset` is None also where one segment is opened by its name, and the next one does not matter.
+    """
+
+    directory: Path
+    base_offset: int
+    end_offset: int | None = None
+
+    @property
+    def known_size_bytes(self) -> None:
+        return None
+
+    @property
+    def known_max_timestamp_ms(self) -> None:
+        return None
+
+    def open(self) -> LocalFile:
+        return LocalFile(segment_file(self.directory, self.base_offset, LOG_SUFFIX))
+
+    def offset_index(self) -> OffsetIndex | None:
+        return self._index(OffsetIndex, INDEX_SUFFIX)
+
+    def time_index(self) -> TimeIndex | None:
+        return self._index(TimeIndex, TIME_INDEX_SUFFIX)
+
+    def _index(self, kind: type[_Index], suffix: str) -> _Index | None:
+        path = segment_file(self.directory, self.base_offset, suffix)
+        try:
+            return kind.open(path, self.base_offset, max_index_bytes=MAX_INDEX_BYTES)
+        except (OSError, DiskFormatError):
+            return None
 
 
 @dataclass(frozen=True, slots=True)

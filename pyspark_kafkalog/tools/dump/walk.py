@@ -54,7 +54,7 @@ from pyspark_kafkalog.record.header import (
 from pyspark_kafkalog.record.old_formats import OldMessage, inner_messages, parse_old, parse_old_head
 from pyspark_kafkalog.record.reference import MAX_DECODED, read_varint, read_varlong
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.segment.extent import Extent, LocalFile
+from pyspark_kafkalog.storage.segment.reader import Extent, LocalFile
 from pyspark_kafkalog.tools.dump.java_text import wrap_int32, wrap_int64
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX, MIB
 

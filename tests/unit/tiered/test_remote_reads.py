@@ -26,7 +26,7 @@ from pyspark_kafkalog.spark.options.parse import parse_read_options
 from pyspark_kafkalog.spark.read.reader import KafkalogBatchReader, OffsetRangePartition, read_offset_range
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
-from pyspark_kafkalog.storage.segment.extent import LocalExtent
+from pyspark_kafkalog.storage.segment.reader import LocalExtent
 from pyspark_kafkalog.tiered import objects as remote_objects
 from pyspark_kafkalog.tiered import remote_storage
 from pyspark_kafkalog.tiered.extents import tiered_extents

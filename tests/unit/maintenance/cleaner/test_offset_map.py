@@ -20,7 +20,7 @@ from pyspark_kafkalog.maintenance.cleaner.record_chunks import ChunkReader, Inde
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import BATCH_DTYPE
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.storage.segment.extent import LocalExtent
+from pyspark_kafkalog.storage.segment.reader import LocalExtent
 from pyspark_kafkalog.units import INT32_MAX
 
 _MASK = (1 << 64) - 1

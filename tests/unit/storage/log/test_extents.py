@@ -16,8 +16,7 @@ from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.segment.extent import LocalExtent
-from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.storage.segment.reader import LocalExtent, SegmentReader
 
 CARS = TopicPartition("cars", 0)
 CARS_DIRECTORY = FIXTURES / "cars" / "cars-0"

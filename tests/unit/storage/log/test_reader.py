@@ -18,8 +18,7 @@ from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, OffsetO
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.segment.extent import LocalExtent
-from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.storage.segment.reader import LocalExtent, SegmentReader
 
 CARS = TopicPartition("cars", 0)
 CARS_END = 400
