@@ -46,8 +46,7 @@ from pyspark_kafkalog.replication.partition_state import (
 from pyspark_kafkalog.replication.root_leader import LocalLog, LocalLogs
 from pyspark_kafkalog.replication.topics_plan import UNANSWERED_EPOCH, TopicsPlan, plan_topics
 from pyspark_kafkalog.root.commit.changes import FollowerAppend, FollowerChange, StartAt, Truncation
-from pyspark_kafkalog.root.following import begin_following
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.native import NativeRoot, begin_following
 from pyspark_kafkalog.storage.filesystem import FlushMode, is_out_of_space
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 from pyspark_kafkalog.threads import Workers, start

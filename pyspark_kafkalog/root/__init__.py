@@ -4,7 +4,7 @@ In reading order:
 
 - protocol: `Root`, what the rest of the package needs of a log directory
 - snapshot, reads: topics and partitions as of one time or of a plan; their readers and leader epochs
-- native, file_root: a native log directory, as of its commit log; one on a file system
+- native, file_root: a native log directory, as of its commit log, that may follow a leader; one on a file system
 - kinds: what to do for the kind of a root, the one decision by it outside this package
 - bootstrap: creates a native log directory
 - admin: records that change topics and broker-level settings
@@ -12,7 +12,6 @@ In reading order:
 - write_transaction: transactional ids of writes, and the result of a commit
 - staging: where the records of a write are before its commit
 - commit: commits of appends, truncations and log starts: of writes, of a server, and of a follower
-- following: begins following a leader, and promotion
 - internal_topic: follows the records of a coordinator's topic
 - transactions: states of transactional ids, transactions that are open, and how they end
 - brokers: roots that are only read: the directories of brokers, and their remote storage

@@ -3,27 +3,48 @@
 `NativeRoot` is what a root with a commit log of this package has in common, wherever it is; where the records are, and
 how a write adds to them, is the difference:
 
-    file_root.FileRoot        on a file system: directories with segments, changed under the root's lock
+    file_root.FileRoot               on a file system: directories with segments, changed under the root's lock
+    objects.object_root.ObjectRoot   in an object store: data objects and segments, which commits name
+
+*Following.* The commit log says that a root follows a leader (`Following` in metadata/image.py). Beginning again for
+the same leader replaces the id, so that the follower before it, if it still runs, cannot commit any more.
+
+A promotion is one commit: following ends; each partition gets a leader epoch above every one that is known of the
+leader; the next producer id is above those that the leader may have handed out. From then on the follower's commits
+fail, and anybody may write. What is written has the new leader epoch, so what the former leader has written since is
+seen to diverge, and the former leader may follow this root. Transactions that were open stay open: the server's
+coordinator continues with those in `__transaction_state`, and `kafkalog transactions` ends any of them.
+
+A crash leaves the root following or not: each of the changes is one commit.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.errors import KafkalogError, TopicDeletionDisabledError
+from pyspark_kafkalog.errors import FollowingEndedError, FollowingRootError, KafkalogError, TopicDeletionDisabledError
 from pyspark_kafkalog.metadata.acl import Unguarded
 from pyspark_kafkalog.metadata.history import HistoryEntry, read_history
-from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage, broker_configs
+from pyspark_kafkalog.metadata.image import (
+    Following,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+    broker_configs,
+    following_record,
+)
 from pyspark_kafkalog.metadata.invariants import check_not_following
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, PartitionChangeRecord, ProducerIdsRecord
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root import admin
@@ -40,13 +61,18 @@ from pyspark_kafkalog.root.write_transaction import (
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.log.reader import LogReader
-from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid
 from pyspark_kafkalog.units import plural
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
     from pyspark_kafkalog.root.commit.committer import CommitEngine, FollowerWriter, LeaderWriter
     from pyspark_kafkalog.root.commit.cut_files import KeptRecords
+
+#: Brokers hand out producer ids from blocks of this size (ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE in Kafka).
+_PRODUCER_ID_BLOCK: Final = 1000
+#: Blocks that brokers may hold of which no id was seen here: one a broker and restart, with much to spare.
+_UNSEEN_BLOCKS: Final = 10_000
 
 #: Ids that one commit makes the root forget at most.
 _IDS_A_COMMIT: Final = 1_000
@@ -447,3 +473,74 @@ class NativeRoot(Unguarded, ABC):
             return False
         self._store.log.sync()  # as in last_version
         return True
+
+
+def begin_following(root: NativeRoot, *, leader: str, cluster_id: str, topics: str) -> str:
+    """Make `root` follow the leader called `leader`, whose cluster has the id `cluster_id`; returns the following id.
+
+    `topics` is the regular expression of the topics that are followed. If the root
+    follows the same cluster already, the new follower replaces the old one. Raises FollowingRootError if the root
+    follows another cluster.
+    """
+    # Never from a seeded generator: two followers must not take each other's id for their own.
+    following_id = encode_uuid(os.urandom(16))
+
+    def build(image: MetadataImage) -> list[MetadataRecord]:
+        known = image.following
+        if known is not None and known.cluster_id != cluster_id:
+            raise FollowingRootError(
+                f"the root follows {known.leader}, whose cluster id is {known.cluster_id}, not {leader} with "
+                f"{cluster_id}: kafkalog promote ends following, and then it may follow another leader"
+            )
+        following = Following(
+            following_id=following_id,
+            leader=leader,
+            cluster_id=cluster_id,
+            topics=topics,
+            since_ms=root.clock() if known is None else known.since_ms,
+            had_records=_has_records(image) if known is None else known.had_records,
+        )
+        return [following_record(following)]
+
+    root.commit(build, operation="follow")
+    return following_id
+
+
+def _has_records(image: MetadataImage) -> bool:
+    states = (each.state for topic in image.topics.values() for each in topic.partitions)
+    return any(state.log_start_offset < state.log_end_offset for state in states)
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """What was promoted: the leader that the root followed, and the number of partitions that got a leader epoch."""
+
+    following: Following
+    partitions_count: int
+
+
+def promote(root: NativeRoot) -> Promotion:
+    """End following and let `root` take writes. Raises FollowingEndedError if it does not follow."""
+    promoted: list[Promotion] = []
+
+    def build(image: MetadataImage) -> list[MetadataRecord]:
+        if image.following is None:
+            raise FollowingEndedError(f"{root.path} does not follow a leader: it takes writes already")
+        elections = [
+            # A change of the leader raises the leader epoch by one, and that of the partition never falls while it
+            # follows: it is the highest one known.
+            PartitionChangeRecord(partition_id=each.partition, topic_id=topic.topic_id, leader=image.node.broker_id)
+            for topic in image.topics.values()
+            for each in topic.partitions
+        ]
+        promoted[:] = [Promotion(image.following, len(elections))]
+        next_producer_id = _next_producer_id(image.next_producer_id)
+        return [following_record(None), *elections, ProducerIdsRecord(broker_id=-1, next_producer_id=next_producer_id)]
+
+    root.commit(build, operation="promote")
+    return promoted[0]
+
+
+def _next_producer_id(known: int) -> int:
+    """An id above all that the leader may have handed out; those below `known` were seen in what it wrote."""
+    return (known // _PRODUCER_ID_BLOCK + _UNSEEN_BLOCKS) * _PRODUCER_ID_BLOCK

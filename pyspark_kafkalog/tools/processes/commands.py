@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.root.following import promote
+from pyspark_kafkalog.root.native import promote
 from pyspark_kafkalog.tools.command import (
     Command,
     add_path,

@@ -26,8 +26,7 @@ from pyspark_kafkalog.root.commit.changes import (
     Truncation,
     no_records,
 )
-from pyspark_kafkalog.root.following import begin_following
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.native import NativeRoot, begin_following
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -18,8 +18,7 @@ from pyspark_kafkalog.replication import follower as follower_module
 from pyspark_kafkalog.replication.events import EventKind
 from pyspark_kafkalog.replication.leader import FetchPosition, LeaderAnswer
 from pyspark_kafkalog.replication.root_leader import RootLeader
-from pyspark_kafkalog.root.following import begin_following
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.native import NativeRoot, begin_following
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.names import TopicPartition
 

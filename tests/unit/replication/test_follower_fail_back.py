@@ -16,7 +16,7 @@ from pyspark_kafkalog.errors import FollowingEndedError, FollowingRootError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.replication.events import EventKind
 from pyspark_kafkalog.replication.root_leader import RootLeader
-from pyspark_kafkalog.root.following import promote
+from pyspark_kafkalog.root.native import promote
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.main import main

@@ -28,8 +28,7 @@ from pyspark_kafkalog.root.commit.changes import (
 )
 from pyspark_kafkalog.root.commit.committer import FollowerWriter
 from pyspark_kafkalog.root.commit.cut_files import KeptRecords
-from pyspark_kafkalog.root.following import promote
-from pyspark_kafkalog.root.native import NativeRoot
+from pyspark_kafkalog.root.native import NativeRoot, promote
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -15,7 +15,7 @@ from pyspark_kafkalog.errors import FollowingEndedError, FollowingRootError, Kaf
 from pyspark_kafkalog.groups.group import Group
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.root.following import begin_following, promote
+from pyspark_kafkalog.root.native import begin_following, promote
 from pyspark_kafkalog.root.reads import epochs_of
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.main import main

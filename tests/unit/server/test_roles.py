@@ -55,7 +55,7 @@ from pyspark_kafkalog.protocol.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from pyspark_kafkalog.root.following import begin_following, promote
+from pyspark_kafkalog.root.native import begin_following, promote
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.server import roles as roles_module
 from pyspark_kafkalog.server.config import Address, ServerConfig

@@ -31,7 +31,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from pyspark_kafkalog.root.following import begin_following, promote
+from pyspark_kafkalog.root.native import begin_following, promote
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import read_epochs
 from pyspark_kafkalog.storage.names import encode_uuid
 

@@ -20,7 +20,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject, S
 from pyspark_kafkalog.root.commit.changes import CommitUnit
 from pyspark_kafkalog.root.commit.committer import FollowerWriter
 from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
-from pyspark_kafkalog.root.following import promote
+from pyspark_kafkalog.root.native import promote
 from pyspark_kafkalog.root.reads import epochs_of
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid

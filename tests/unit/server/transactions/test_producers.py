@@ -19,7 +19,7 @@ from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.commit.changes import AppendedRange
-from pyspark_kafkalog.root.following import begin_following
+from pyspark_kafkalog.root.native import begin_following
 from pyspark_kafkalog.root.transactions.state_log import expire_ids
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC, TransactionStatus
 from pyspark_kafkalog.security.open import open_root

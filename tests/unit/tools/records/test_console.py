@@ -24,7 +24,7 @@ from repository import FIXTURES
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
-from pyspark_kafkalog.root.following import begin_following
+from pyspark_kafkalog.root.native import begin_following
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.records.console import Consumer, _read
 
