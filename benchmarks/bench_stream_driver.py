@@ -26,7 +26,7 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.root.write_transaction import WriteTransaction
+from pyspark_kafkalog.root.writes import WriteTransaction
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask

@@ -50,8 +50,7 @@ from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
 from pyspark_kafkalog.root.protocol import PublicRoot, Root
 from pyspark_kafkalog.root.reads import append_table, read_table
 from pyspark_kafkalog.root.snapshot import IsolationLevel, PartitionSnapshot, TopicDescription
-from pyspark_kafkalog.root.staging import Staged
-from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
+from pyspark_kafkalog.root.writes import CommitResult, Staged, WriteTransaction
 from pyspark_kafkalog.security.open import (
     AnyPath,
     create_native_root,

@@ -39,7 +39,7 @@ PUBLIC_MODULES: Final = (
     "pyspark_kafkalog.metadata.acl",
     "pyspark_kafkalog.root.adopt.adopt",
     "pyspark_kafkalog.metadata.history",
-    "pyspark_kafkalog.root.write_transaction",
+    "pyspark_kafkalog.root.writes",
     "pyspark_kafkalog.notebook",
     "pyspark_kafkalog.notebook.logs",
     "pyspark_kafkalog.notebook.spark_helpers",

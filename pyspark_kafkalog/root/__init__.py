@@ -9,8 +9,7 @@ In reading order:
 - bootstrap: creates a native log directory
 - admin: records that change topics and broker-level settings
 - directories: the partitions' directories, which follow the commits
-- write_transaction: transactional ids of writes, and the result of a commit
-- staging: where the records of a write are before its commit
+- writes: transactional ids of writes, where records are before their commit, and its result
 - commit: commits of appends, truncations and log starts: of writes, of a server, and of a follower
 - internal_topic: follows the records of a coordinator's topic
 - transactions: states of transactional ids, transactions that are open, and how they end

@@ -32,8 +32,7 @@ from pyspark_kafkalog.root.directories import (
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import CommitFiles, LocalPartition, PartitionSnapshot, RemotePart, own_remote_part
-from pyspark_kafkalog.root.staging import LocalStaging, Staged
-from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
+from pyspark_kafkalog.root.writes import CommitResult, LocalStaging, Staged, WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition, partition_path
 from pyspark_kafkalog.storage.staged_file import StagedFile

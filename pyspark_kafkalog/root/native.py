@@ -50,9 +50,10 @@ from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.admin import Build
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PartitionSnapshots, PlannedPartition, TopicDescription
-from pyspark_kafkalog.root.staging import Staged, Staging
-from pyspark_kafkalog.root.write_transaction import (
+from pyspark_kafkalog.root.writes import (
     CommitResult,
+    Staged,
+    Staging,
     WriteTransaction,
     committed_before,
     expired_ids,

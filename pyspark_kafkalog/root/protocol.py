@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.object_store.location import RootPath
     from pyspark_kafkalog.root.native import NativeRoot
     from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PlannedPartition, TopicDescription
-    from pyspark_kafkalog.root.staging import Staged, Staging
-    from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
+    from pyspark_kafkalog.root.writes import CommitResult, Staged, Staging, WriteTransaction
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
     from pyspark_kafkalog.storage.filesystem import FlushMode
     from pyspark_kafkalog.storage.log.reader import LogReader

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
     from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.root.snapshot import IsolationLevel
-    from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
+    from pyspark_kafkalog.root.writes import CommitResult, WriteTransaction
     from pyspark_kafkalog.storage.filesystem import FlushMode
 
 _LOG: Final = logging.getLogger(__name__)

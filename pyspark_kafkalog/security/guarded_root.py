@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.root.staging import topics_of
+from pyspark_kafkalog.root.writes import topics_of
 from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.storage.names import TopicPartition, check_principal
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.snapshot import PlannedPartition, TopicDescription
-    from pyspark_kafkalog.root.staging import Staged
-    from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
+    from pyspark_kafkalog.root.writes import CommitResult, Staged, WriteTransaction
     from pyspark_kafkalog.security.access_control import Authorizer
     from pyspark_kafkalog.storage.filesystem import FlushMode
 

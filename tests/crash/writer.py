@@ -17,7 +17,7 @@ from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.commit.changes import CommitUnit, FollowerChange, LeaderAppend
 from pyspark_kafkalog.root.commit.committer import FollowerWriter, LeaderWriter
 from pyspark_kafkalog.root.native import begin_following
-from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
+from pyspark_kafkalog.root.writes import CommitResult, WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition

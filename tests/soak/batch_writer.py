@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.root.write_transaction import WriteTransaction
+from pyspark_kafkalog.root.writes import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask
 from pyspark_kafkalog.storage.stager import stage_table

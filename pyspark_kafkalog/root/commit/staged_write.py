@@ -36,7 +36,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, 
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
 from pyspark_kafkalog.metadata.store import MetadataStore, NewCommit
 from pyspark_kafkalog.object_store.store import ObjectStore
-from pyspark_kafkalog.root.write_transaction import (
+from pyspark_kafkalog.root.writes import (
     CommitResult,
     CommittedPartition,
     WriteTransaction,

@@ -28,8 +28,7 @@ from pyspark_kafkalog.root.commit.staged_write import commit_objects
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.objects.extents import ObjectLog
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.root.staging import ObjectStaging, Staged
-from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
+from pyspark_kafkalog.root.writes import CommitResult, ObjectStaging, Staged, WriteTransaction
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, another_root_error
 from pyspark_kafkalog.storage.filesystem import FlushMode, time_ms
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -39,7 +39,7 @@ from pyspark_kafkalog.metadata.messages.internal_records import (
 )
 from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 from pyspark_kafkalog.root.transactions.states import TransactionState, TransactionStatus
-from pyspark_kafkalog.root.write_transaction import LAST_PRODUCER_EPOCH
+from pyspark_kafkalog.root.writes import LAST_PRODUCER_EPOCH
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import INT16_MAX
 

@@ -258,7 +258,7 @@ class TransactionCoordinator:
 class ProducerIds:
     """Producer ids for clients, in blocks that a commit allocates; ids that were not given out are never used.
 
-    Writers of this package (root/write_transaction.py) allocate theirs from the same counter, so no two producers get
+    Writers of this package (root/writes.py) allocate theirs from the same counter, so no two producers get
     the same id. A transactional id of a client and one of a Spark writer that have the same name are two: one is a
     state in `__transaction_state`, the other in the commit log, and neither fences the other.
 

@@ -33,7 +33,7 @@ from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH
 from pyspark_kafkalog.root.transactions.appends import Ending, Markers, abort_and_fence, complete, end
 from pyspark_kafkalog.root.transactions.metadata import TV2, FencedEpochError, TransactionMetadata
 from pyspark_kafkalog.root.transactions.states import TransactionStatus
-from pyspark_kafkalog.root.write_transaction import LAST_PRODUCER_EPOCH
+from pyspark_kafkalog.root.writes import LAST_PRODUCER_EPOCH
 from pyspark_kafkalog.storage.names import TopicPartition
 
 _COMPLETE: Final = {

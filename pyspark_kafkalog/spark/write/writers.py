@@ -49,8 +49,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.object_store.address import StoreAddress
-from pyspark_kafkalog.root.staging import Staged
-from pyspark_kafkalog.root.write_transaction import WriteTransaction
+from pyspark_kafkalog.root.writes import Staged, WriteTransaction
 from pyspark_kafkalog.spark.options.parse import WriteOptions
 from pyspark_kafkalog.spark.write.plan import MicroBatch, TopicTarget, WritePlan, plan_batch, plan_stream
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system, time_ms

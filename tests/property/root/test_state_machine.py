@@ -48,7 +48,7 @@ from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.root.write_transaction import WriteTransaction
+from pyspark_kafkalog.root.writes import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem, time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staged_file import StagedFile

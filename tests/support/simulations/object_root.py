@@ -58,7 +58,7 @@ from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.objects import extents as object_extents
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot, PlannedObjects, PlannedRoot
-from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction
+from pyspark_kafkalog.root.writes import CommitResult, WriteTransaction
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects import run_source as run_source_module

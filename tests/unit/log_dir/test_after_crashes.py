@@ -29,7 +29,7 @@ from builders.staged_writes import (
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
-from pyspark_kafkalog.root.write_transaction import WriteTransaction
+from pyspark_kafkalog.root.writes import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import UNFLUSHED_MARKER, FileSystem, time_ms
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
 

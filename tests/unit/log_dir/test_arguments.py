@@ -19,7 +19,7 @@ from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
 from pyspark_kafkalog.groups.group import Group
 from pyspark_kafkalog.notebook.logs import PartitionLog
 from pyspark_kafkalog.root.snapshot import IsolationLevel
-from pyspark_kafkalog.root.write_transaction import WriteTransaction
+from pyspark_kafkalog.root.writes import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FlushMode
 
 ROWS = pa.table({"key": ["a", "b"], "value": ["1", "2"]})

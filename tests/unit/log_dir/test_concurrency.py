@@ -21,7 +21,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches
-from pyspark_kafkalog.root.write_transaction import WriteTransaction
+from pyspark_kafkalog.root.writes import WriteTransaction
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staged_file import StagedFile, StagedFileWriter
 

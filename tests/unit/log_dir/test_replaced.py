@@ -13,7 +13,7 @@ import pytest
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, LogDirError
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE
-from pyspark_kafkalog.root.write_transaction import WriteTransaction
+from pyspark_kafkalog.root.writes import WriteTransaction
 from pyspark_kafkalog.storage.names import META_PROPERTIES
 
 TABLE = pa.table({"value": ["x"]})

@@ -27,7 +27,7 @@ from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import PublicRoot, Root
-from pyspark_kafkalog.root.write_transaction import WriteTransaction
+from pyspark_kafkalog.root.writes import WriteTransaction
 from pyspark_kafkalog.security.access_control import Authorizer
 from pyspark_kafkalog.security.guarded_root import GuardedRoot
 from pyspark_kafkalog.security.open import open_root

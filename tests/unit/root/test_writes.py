@@ -38,7 +38,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import TransactionalIdR
 from pyspark_kafkalog.metadata.store import CommitOutcome, MetadataStore
 from pyspark_kafkalog.root.commit.open_logs import FileCommits
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.write_transaction import CommitResult, WriteTransaction, expired_ids
+from pyspark_kafkalog.root.writes import CommitResult, WriteTransaction, expired_ids
 from pyspark_kafkalog.spark.write.plan import MicroBatch
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.units import DAY_MS
