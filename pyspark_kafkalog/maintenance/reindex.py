@@ -107,7 +107,7 @@ from pyspark_kafkalog.storage.names import (
 from pyspark_kafkalog.storage.objects.spool import ScratchDirectory
 from pyspark_kafkalog.storage.segment.reader import LocalExtent, SegmentReader
 from pyspark_kafkalog.storage.segment.recovery import RebuiltIndexes, read_indexes
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.objects import IndexKind
 from pyspark_kafkalog.tiered.own_segments import OwnLayout, index_place, log_key, put_segment, segment_keys
 from pyspark_kafkalog.tiered.remote_log import RemoteExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition

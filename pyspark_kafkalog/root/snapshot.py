@@ -33,8 +33,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_
 from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
 from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition, partition_path
-from pyspark_kafkalog.tiered.extents import tiered_extents
-from pyspark_kafkalog.tiered.remote_log import RemoteLog
+from pyspark_kafkalog.tiered.remote_log import RemoteLog, tiered_extents
 from pyspark_kafkalog.tiered.remote_storage import OwnStorage, own_remote_log
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.values import check_one_of

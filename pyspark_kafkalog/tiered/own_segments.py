@@ -5,7 +5,7 @@
                    .leader_epoch_checkpoint .snapshot
 
 Both are plain: the bytes of the files as they are. Whatever reads the layout reads them, a broker with the plugin too;
-layouts/aiven.py and layouts/local.py say who else does. The object that completes a copy for other readers is put last.
+aiven_layout.py and local_layout.py say who else does. The object that completes a copy for other readers is put last.
 This package itself needs no manifest: the commit that names a segment holds the sizes of its files.
 
 A crash between the puts leaves objects that no commit names. A segment's id begins with the end of the metadata log
@@ -42,9 +42,17 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.stored import largest_timestamp_ms
-from pyspark_kafkalog.tiered.layouts import aiven, local
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexBytes, IndexKind, object_name, read_ranges
-from pyspark_kafkalog.tiered.objects import ReadableObjects, SegmentStore, process_cache
+from pyspark_kafkalog.tiered import aiven_layout, local_layout
+from pyspark_kafkalog.tiered.local_layout import PlainLog
+from pyspark_kafkalog.tiered.objects import (
+    IndexBytes,
+    IndexKind,
+    ReadableObjects,
+    SegmentStore,
+    object_name,
+    process_cache,
+    read_ranges,
+)
 from pyspark_kafkalog.tiered.segments import TopicIdPartition, clamp_epochs
 from pyspark_kafkalog.units import MIB
 
@@ -71,9 +79,9 @@ class OwnLayout(Enum):
     def keeps_indexes(self) -> bool:
         return True
 
-    def log_content(self, store: ReadableObjects, of: TopicIdPartition, segment: SegmentObject) -> local.PlainLog:
+    def log_content(self, store: ReadableObjects, of: TopicIdPartition, segment: SegmentObject) -> PlainLog:
         """The segment's `.log`. Makes no request."""
-        return local.PlainLog(store, log_key(of, segment, self), segment.size_bytes)
+        return PlainLog(store, log_key(of, segment, self), segment.size_bytes)
 
     def index(
         self, store: ReadableObjects, of: TopicIdPartition, segment: SegmentObject, kind: IndexKind
@@ -104,8 +112,8 @@ class OwnKey:
     segment_id: str
 
 
-_AIVEN_SUFFIXES: Final = (aiven.LOG, aiven.INDEXES, aiven.MANIFEST)
-_LOCAL_SUFFIXES: Final = (local.LOG, *local.INDEX_SUFFIXES.values())
+_AIVEN_SUFFIXES: Final = (aiven_layout.LOG, aiven_layout.INDEXES, aiven_layout.MANIFEST)
+_LOCAL_SUFFIXES: Final = (local_layout.LOG, *local_layout.INDEX_SUFFIXES.values())
 
 
 def segment_keys(
@@ -138,9 +146,9 @@ def index_place(
     path = _path(of, segment.base_offset, segment.segment_id, layout)
     sizes = index_sizes(segment)
     if layout is OwnLayout.LOCAL:
-        return path + local.INDEX_SUFFIXES[kind], ByteRange(0, sizes[kind]) if sizes[kind] else None
+        return path + local_layout.INDEX_SUFFIXES[kind], ByteRange(0, sizes[kind]) if sizes[kind] else None
     ends = dict(zip(sizes, accumulate(sizes.values()), strict=True))
-    return path + aiven.INDEXES, ByteRange(ends[kind] - sizes[kind], sizes[kind]) if sizes[kind] else None
+    return path + aiven_layout.INDEXES, ByteRange(ends[kind] - sizes[kind], sizes[kind]) if sizes[kind] else None
 
 
 def index_sizes(segment: SegmentObject) -> dict[IndexKind, int]:
@@ -161,10 +169,10 @@ def parse_key(key: str, layout: OwnLayout) -> OwnKey | None:
     """
     key = TEMPORARY.sub("", key)
     if layout is OwnLayout.AIVEN:
-        found = aiven.parse_key(key)
+        found = aiven_layout.parse_key(key)
         return None if found is None else OwnKey(found.partition, found.start_offset, found.segment_id)
     folder, _, name = key.rpartition("/")
-    of, file = local.parse_folder(folder), local.parse_file(name)
+    of, file = local_layout.parse_folder(folder), local_layout.parse_file(name)
     if of is None or file is None or file.suffix not in _LOCAL_SUFFIXES:
         return None
     return OwnKey(of, file.start_offset, file.segment_id)

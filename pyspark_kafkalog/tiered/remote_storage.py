@@ -31,10 +31,9 @@ from pyspark_kafkalog.metadata.image import PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.messages.metadata_records import DroppedSegment, SegmentObject
 from pyspark_kafkalog.object_store.location import ObjectLocation, parse_location
 from pyspark_kafkalog.object_store.settings import StoreSettings, store_settings
-from pyspark_kafkalog.tiered.layouts.aiven import MANIFEST, AivenLayout, find_prefix, parse_key
-from pyspark_kafkalog.tiered.layouts.local import FOLDER, LocalLayout, parse_file, parse_folder
-from pyspark_kafkalog.tiered.layouts.segment_objects import SegmentLayout
-from pyspark_kafkalog.tiered.objects import DirectoryObjects, ReadableObjects, SegmentStore
+from pyspark_kafkalog.tiered.aiven_layout import MANIFEST, AivenLayout, find_prefix, parse_key
+from pyspark_kafkalog.tiered.local_layout import FOLDER, LocalLayout, parse_file, parse_folder
+from pyspark_kafkalog.tiered.objects import DirectoryObjects, ReadableObjects, SegmentLayout, SegmentStore
 from pyspark_kafkalog.tiered.own_segments import OwnLayout, dropped_keys, segment_keys
 from pyspark_kafkalog.tiered.remote_log import RemoteExtent, RemoteLog, has_transaction_index
 from pyspark_kafkalog.tiered.segments import TopicIdPartition

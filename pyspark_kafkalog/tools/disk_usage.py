@@ -60,7 +60,7 @@ from pyspark_kafkalog.storage.names import (
     parse_segment_file,
 )
 from pyspark_kafkalog.storage.objects.data_object import DataKey
-from pyspark_kafkalog.tiered.layouts.aiven import parse_key
+from pyspark_kafkalog.tiered.aiven_layout import parse_key
 from pyspark_kafkalog.tiered.own_segments import dropped_keys, segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.tools.command import Command, Failures, UsageError, add_path, positive, topic_pattern

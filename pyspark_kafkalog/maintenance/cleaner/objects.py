@@ -76,7 +76,7 @@ from pyspark_kafkalog.storage.objects.data_object import aborted_transactions
 from pyspark_kafkalog.storage.objects.spool import ScratchDirectory
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.storage.segment.stored import StoredSegment
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.objects import IndexKind
 from pyspark_kafkalog.tiered.own_segments import OwnLayout, put_segment, segment_keys
 from pyspark_kafkalog.tiered.remote_log import RemoteExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition

@@ -86,7 +86,7 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 from pyspark_kafkalog.threads import Workers
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.objects import IndexKind
 from pyspark_kafkalog.tiered.remote_log import RemoteExtent
 from pyspark_kafkalog.tiered.remote_storage import LAYOUT_CONFIG, LOCATION_CONFIG, OwnStorage
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition

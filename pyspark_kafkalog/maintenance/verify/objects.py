@@ -61,11 +61,9 @@ from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import META_PROPERTIES, TopicPartition
 from pyspark_kafkalog.storage.objects.data_object import ObjectRun, read_footer
 from pyspark_kafkalog.storage.segment.reader import BatchRun, Extent, SegmentReader
-from pyspark_kafkalog.tiered.extents import tiered_extents
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.objects import SegmentStore
+from pyspark_kafkalog.tiered.objects import IndexKind, SegmentStore
 from pyspark_kafkalog.tiered.own_segments import OwnLayout, index_place, index_sizes, log_key, segment_keys
-from pyspark_kafkalog.tiered.remote_log import RemoteExtent, RemoteLog
+from pyspark_kafkalog.tiered.remote_log import RemoteExtent, RemoteLog, tiered_extents
 from pyspark_kafkalog.tiered.remote_storage import OwnStorage
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import INT64_MAX

@@ -30,7 +30,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import parse_epochs
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import decode_snapshot
 from pyspark_kafkalog.storage.log.isolation import SegmentTransactions
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.objects import IndexKind
 from pyspark_kafkalog.tiered.remote_log import RemoteExtent
 from pyspark_kafkalog.tiered.remote_log_metadata import RemotePartition
 from pyspark_kafkalog.tiered.remote_storage import RemoteStorage, RemoteStorageOption

@@ -29,7 +29,7 @@ from pyspark_kafkalog.root.snapshot import PartitionSnapshot, RemotePart
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry, parse_epochs
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import decode_snapshot
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.objects import IndexKind
 from pyspark_kafkalog.tiered.remote_log import RemoteLog, broker_log
 from pyspark_kafkalog.tiered.remote_storage import RemoteStorage, RemoteStorageOption
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition, readable_segments

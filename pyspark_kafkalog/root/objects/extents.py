@@ -2,7 +2,7 @@
 
 An `ObjectLog` is the partition as of one image. It travels with the plan of a read, so that a task asks the store for
 nothing but records. Objects that a merge has replaced remain for file.delete.delay.ms; one that is gone nevertheless
-means that the image is old: it is refreshed, and the reader continues in what has replaced it (tiered/extents.py).
+means that the image is old: it is refreshed, and the reader continues in what has replaced it (tiered/remote_log.py).
 
 *Inline data.* The bytes of small writes are inside their commits. A commit's object carries the commits before it, up
 to 64 KiB (metadata/objects/log.py). So inline data is asked for in groups of neighbouring commits: the object of the
@@ -36,10 +36,15 @@ from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.data_object import aborted_rows, aborted_transactions
 from pyspark_kafkalog.storage.objects.run_source import ObjectBytes, RunExtent, run_extents
 from pyspark_kafkalog.storage.segment.reader import Extent
-from pyspark_kafkalog.tiered.extents import LogExtents, SegmentsAndTail
 from pyspark_kafkalog.tiered.objects import BytesCache
 from pyspark_kafkalog.tiered.own_segments import OwnLayout
-from pyspark_kafkalog.tiered.remote_log import RemoteLog, SegmentRange, has_transaction_index
+from pyspark_kafkalog.tiered.remote_log import (
+    LogExtents,
+    RemoteLog,
+    SegmentRange,
+    SegmentsAndTail,
+    has_transaction_index,
+)
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import INT64_MAX
 

@@ -41,8 +41,7 @@ from pyspark_kafkalog.storage.log.producers import (
 )
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.data_object import PRODUCER_BATCH_DTYPE, ProducerBatchKind
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.objects import ReadableObjects
+from pyspark_kafkalog.tiered.objects import IndexKind, ReadableObjects
 from pyspark_kafkalog.tiered.own_segments import OwnLayout
 from pyspark_kafkalog.tiered.remote_log import RemoteExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition

@@ -35,7 +35,7 @@ from pyspark_kafkalog.object_store.settings import store_settings
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.objects import IndexKind
 from pyspark_kafkalog.tiered.own_segments import OwnLayout, index_place, log_key
 from pyspark_kafkalog.tiered.remote_log import RemoteExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition

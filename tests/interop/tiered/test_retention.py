@@ -18,7 +18,7 @@ from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tiered.layouts.local import parse_file, parse_folder
+from pyspark_kafkalog.tiered.local_layout import parse_file, parse_folder
 
 BATCHES = range(30)
 BATCHES_LATER = range(30, 36)

@@ -46,8 +46,8 @@ from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid
 from pyspark_kafkalog.storage.objects.upload import UploadTask, WrittenObject, settle, upload
 from pyspark_kafkalog.tiered import objects as remote_objects
-from pyspark_kafkalog.tiered.extents import LogExtents
 from pyspark_kafkalog.tiered.own_segments import put_segment, segment_keys
+from pyspark_kafkalog.tiered.remote_log import LogExtents
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 PARTITIONS_COUNT = 2

@@ -20,7 +20,7 @@ from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered import objects as remote_objects
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.objects import IndexKind
 from pyspark_kafkalog.tiered.own_segments import OwnLayout, index_place, segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 

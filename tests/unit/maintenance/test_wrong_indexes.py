@@ -27,7 +27,7 @@ from pyspark_kafkalog.root.objects.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, parse_aborted
 from pyspark_kafkalog.tiered import objects as remote_objects
 from pyspark_kafkalog.tiered import remote_log
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.objects import IndexKind
 from pyspark_kafkalog.tiered.own_segments import OwnLayout, index_place
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 

@@ -29,9 +29,8 @@ from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.segment.reader import LocalExtent
 from pyspark_kafkalog.tiered import objects as remote_objects
 from pyspark_kafkalog.tiered import remote_storage
-from pyspark_kafkalog.tiered.extents import tiered_extents
 from pyspark_kafkalog.tiered.objects import WINDOW_BYTES, BytesCache, RemoteBytes, Window
-from pyspark_kafkalog.tiered.remote_log import RemoteLog
+from pyspark_kafkalog.tiered.remote_log import RemoteLog, tiered_extents
 
 FIXTURE: Final = ALL[0]
 SEGMENT: Final = "tiered-0-ub7nht-nQm-AWIiVV-G6Zg/00000000000000000113-nC7UUOzYRgeCVagqhCOXow"

@@ -23,10 +23,9 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, segment_file
-from pyspark_kafkalog.tiered.layouts.aiven import AivenLayout
-from pyspark_kafkalog.tiered.layouts.local import LocalLayout
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind, SegmentLayout
-from pyspark_kafkalog.tiered.objects import DirectoryObjects
+from pyspark_kafkalog.tiered.aiven_layout import AivenLayout
+from pyspark_kafkalog.tiered.local_layout import LocalLayout
+from pyspark_kafkalog.tiered.objects import DirectoryObjects, IndexKind, SegmentLayout
 from pyspark_kafkalog.tiered.own_segments import OwnLayout, parse_key, put_segment, segment_keys
 from pyspark_kafkalog.tiered.remote_storage import PERMITTED_VARIABLE, OwnStorage
 from pyspark_kafkalog.tiered.segments import TopicIdPartition

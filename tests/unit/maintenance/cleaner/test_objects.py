@@ -43,7 +43,7 @@ from pyspark_kafkalog.storage.names import (
     TopicPartition,
     segment_file,
 )
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.objects import IndexKind
 from pyspark_kafkalog.tiered.own_segments import OwnLayout, segment_keys
 from pyspark_kafkalog.tiered.remote_log import RemoteExtent
 from pyspark_kafkalog.tiered.segments import TopicIdPartition

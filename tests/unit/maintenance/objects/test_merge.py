@@ -29,8 +29,8 @@ from pyspark_kafkalog.object_store.store import ObjectStore, StoreRefusedError
 from pyspark_kafkalog.root.admin import delete_topic
 from pyspark_kafkalog.root.reads import leader_epochs
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.tiered.layouts.aiven import AivenLayout
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.aiven_layout import AivenLayout
+from pyspark_kafkalog.tiered.objects import IndexKind
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -22,7 +22,7 @@ from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered import objects as remote_objects
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
+from pyspark_kafkalog.tiered.objects import IndexKind
 from pyspark_kafkalog.tiered.own_segments import OwnLayout, index_place
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 

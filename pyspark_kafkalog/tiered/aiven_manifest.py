@@ -48,7 +48,7 @@ from pyspark_kafkalog.errors import (
 )
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.names import validate_topic_name
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind, wrong_bytes
+from pyspark_kafkalog.tiered.objects import IndexKind, wrong_bytes
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition, check_leader_epochs, is_uuid
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
 

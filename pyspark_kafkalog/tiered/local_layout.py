@@ -27,16 +27,19 @@ from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_he
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import parse_epochs
 from pyspark_kafkalog.storage.artefacts.index_file import OffsetIndex, TimeIndex
 from pyspark_kafkalog.storage.names import offset_file_name, parse_partition_dir
-from pyspark_kafkalog.tiered.layouts.segment_objects import (
+from pyspark_kafkalog.tiered.objects import (
     INDEX_BYTES_MAX,
+    WINDOW_BYTES,
     Copy,
     IndexBytes,
     IndexKind,
+    ReadableObjects,
+    RemoteBytes,
+    Window,
     for_each,
     object_name,
     read_ranges,
 )
-from pyspark_kafkalog.tiered.objects import WINDOW_BYTES, ReadableObjects, RemoteBytes, Window
 from pyspark_kafkalog.tiered.segments import UUID_CHARS, RemoteSegment, TopicIdPartition, clamp_epochs, is_uuid
 from pyspark_kafkalog.units import INT64_MAX
 

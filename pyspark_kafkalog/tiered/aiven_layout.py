@@ -26,25 +26,29 @@ from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
 from pyspark_kafkalog.metadata.messages.schema import MessageReader
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectMetadata, ObjectNotFoundError, check_key
 from pyspark_kafkalog.storage.names import offset_file_name, parse_partition_dir
-from pyspark_kafkalog.tiered.layouts.aiven_manifest import (
+from pyspark_kafkalog.tiered.aiven_manifest import (
     MANIFEST_BYTES_MAX,
     Decrypt,
     Manifest,
     decryption,
     parse_manifest,
 )
-from pyspark_kafkalog.tiered.layouts.local import PlainLog
-from pyspark_kafkalog.tiered.layouts.segment_objects import (
+from pyspark_kafkalog.tiered.local_layout import PlainLog
+from pyspark_kafkalog.tiered.objects import (
     INDEX_BYTES_MAX,
+    WINDOW_BYTES,
     Copy,
     IndexBytes,
     IndexKind,
+    LogContent,
+    ReadableObjects,
+    Window,
     for_each,
     object_name,
+    process_cache,
     read_ranges,
     wrong_bytes,
 )
-from pyspark_kafkalog.tiered.objects import WINDOW_BYTES, LogContent, ReadableObjects, Window, process_cache
 from pyspark_kafkalog.tiered.segments import UUID_CHARS, RemoteSegment, TopicIdPartition, is_uuid
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX, content_text
 

@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
-from pyspark_kafkalog.tiered.layouts.aiven import AivenLayout, parse_key
-from pyspark_kafkalog.tiered.layouts.aiven_manifest import _decrypt_key, parse_manifest
-from pyspark_kafkalog.tiered.layouts.local import parse_file, parse_folder
-from pyspark_kafkalog.tiered.layouts.segment_objects import IndexKind
-from pyspark_kafkalog.tiered.objects import DirectoryObjects
+from pyspark_kafkalog.tiered.aiven_layout import AivenLayout, parse_key
+from pyspark_kafkalog.tiered.aiven_manifest import _decrypt_key, parse_manifest
+from pyspark_kafkalog.tiered.local_layout import parse_file, parse_folder
+from pyspark_kafkalog.tiered.objects import DirectoryObjects, IndexKind
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
 
 TOPIC_ID: Final = "lZ6vvmajTWKDBUTV6SQAtQ"
