@@ -4,7 +4,6 @@ In reading order:
 
 - states: the records of `__transaction_state` as they are in the log; transactions that are open, by partition
 - metadata: one transactional id with its transitions, and the record that holds it
-- appends: the end of a transaction, as states to write and markers, and their batches
-- end_transaction: an operator ends a transaction that was left open
+- end_transaction: the end of a transaction, as states to write and markers; an operator ends one that was left open
 - state_log: the ids of one partition of `__transaction_state`, and the removal of expired ones
 """

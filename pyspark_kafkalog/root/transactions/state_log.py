@@ -25,11 +25,12 @@ from typing import Final
 
 from pyspark_kafkalog.errors import CommitConflictError, KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend
 from pyspark_kafkalog.root.commit.committer import LeaderWriter
 from pyspark_kafkalog.root.internal_topic import FollowedLog, ReplayStep
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.transactions.appends import removal_append
+from pyspark_kafkalog.root.transactions.end_transaction import coordinator_append
 from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata, record_key
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC, parse_transaction_record
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -210,3 +211,14 @@ def expire_ids(
         if writer is not None:
             writer.close()
     return count
+
+
+def removal_append(
+    topic_partition: TopicPartition, transactional_ids: Sequence[str], *, topic_id: str, now_ms: int
+) -> LeaderAppend:
+    """One batch with records that remove the ids."""
+    records = [
+        Record(offset=at, timestamp_ms=now_ms, key=record_key(each), value=None)
+        for at, each in enumerate(transactional_ids)
+    ]
+    return coordinator_append(topic_partition, encode_batch(records), topic_id)

@@ -31,7 +31,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, 
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
 from pyspark_kafkalog.root.internal_topic import ensure_internal_topic
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.transactions.appends import MarkerFloor
+from pyspark_kafkalog.root.transactions.end_transaction import MarkerFloor
 from pyspark_kafkalog.root.transactions.metadata import TransactionMetadata
 from pyspark_kafkalog.root.transactions.state_log import StateLog, removals
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC, producers_of

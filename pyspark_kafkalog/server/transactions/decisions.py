@@ -30,7 +30,7 @@ from typing import Final, TypeAlias
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH
-from pyspark_kafkalog.root.transactions.appends import Ending, Markers, abort_and_fence, complete, end
+from pyspark_kafkalog.root.transactions.end_transaction import Ending, Markers, abort_and_fence, complete, end
 from pyspark_kafkalog.root.transactions.metadata import TV2, FencedEpochError, TransactionMetadata
 from pyspark_kafkalog.root.transactions.states import TransactionStatus
 from pyspark_kafkalog.root.writes import LAST_PRODUCER_EPOCH

@@ -49,7 +49,7 @@ from pyspark_kafkalog.protocol.messages.transactions import (
 )
 from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from pyspark_kafkalog.root.commit.changes import CommitUnit
-from pyspark_kafkalog.root.transactions.appends import Markers, coordinator_append, marker_batch
+from pyspark_kafkalog.root.transactions.end_transaction import Markers, coordinator_append, marker_batch
 from pyspark_kafkalog.root.transactions.metadata import NO_PARTITIONS, TV2, TransactionMetadata, by_topic
 from pyspark_kafkalog.root.transactions.states import TransactionStatus, producers_of, status_name
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext

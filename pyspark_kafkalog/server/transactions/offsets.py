@@ -36,7 +36,7 @@ from pyspark_kafkalog.protocol.messages.transactions import (
     TxnOffsetCommitResponseTopic,
 )
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.root.transactions.appends import coordinator_append
+from pyspark_kafkalog.root.transactions.end_transaction import coordinator_append
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
 from pyspark_kafkalog.server.event_loop import YieldBudget
 from pyspark_kafkalog.server.groups.offsets import (

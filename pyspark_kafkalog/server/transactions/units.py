@@ -19,7 +19,7 @@ One commit takes many units, of which the image shows nothing yet. Two units of 
 A partition that was added for a batch that was refused later gets a marker and nothing else, as it does in Kafka.
 
 A marker can be too old for a partition. The unit is then made again with the last epochs of the producer there
-(`MarkerFloor` in root/transactions/appends.py).
+(`MarkerFloor` in root/transactions/end_transaction.py).
 
 `TransactionAdmission` lets the batches of transactional producers in: each is appended in a unit that checks its
 transaction.
@@ -48,7 +48,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.record.header import parse_header
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.transactions.appends import MarkerFloors, marker_appends, state_append
+from pyspark_kafkalog.root.transactions.end_transaction import MarkerFloors, marker_appends, state_append
 from pyspark_kafkalog.root.transactions.metadata import TV2, TransactionMetadata
 from pyspark_kafkalog.root.transactions.state_log import StateLog
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC

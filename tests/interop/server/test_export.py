@@ -14,7 +14,7 @@ from kafka_processes.clients import ConsumedRecord, consume, producing
 from kafka_processes.oracle import dump_log, run_tool
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.root.transactions.appends import state_append
+from pyspark_kafkalog.root.transactions.end_transaction import state_append
 from pyspark_kafkalog.root.transactions.metadata import TV2
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
 from pyspark_kafkalog.server.run import serve

@@ -36,7 +36,7 @@ from pyspark_kafkalog.protocol.messages.transactions import (
 )
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.root.transactions.appends import state_append
+from pyspark_kafkalog.root.transactions.end_transaction import state_append
 from pyspark_kafkalog.root.transactions.states import TransactionStatus, transaction_states_of
 from pyspark_kafkalog.server.context import Node, Request, ServerContext, Session
 from pyspark_kafkalog.server.groups.offsets import Permission

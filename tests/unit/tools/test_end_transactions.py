@@ -18,9 +18,9 @@ from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.object_store.location import parse_location
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.root.transactions.appends import removal_append, state_append
-from pyspark_kafkalog.root.transactions.end_transaction import abort_transactional_id
+from pyspark_kafkalog.root.transactions.end_transaction import abort_transactional_id, state_append
 from pyspark_kafkalog.root.transactions.metadata import TV2, TransactionMetadata
+from pyspark_kafkalog.root.transactions.state_log import removal_append
 from pyspark_kafkalog.server.request_errors import RequestError
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.storage.names import TopicPartition
