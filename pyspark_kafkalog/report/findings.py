@@ -15,7 +15,8 @@ from pyspark_kafkalog.report.facts import (
     RootFacts,
     TopicFacts,
 )
-from pyspark_kafkalog.root.brokers.notices import BrokerProcess, broker_process, reason_and_advice
+from pyspark_kafkalog.root.snapshot import reason_and_advice
+from pyspark_kafkalog.storage.artefacts.marker_files import BrokerProcess, broker_process
 from pyspark_kafkalog.storage.below_root import split_paths
 from pyspark_kafkalog.units import HOUR_MS, iso_utc, plural, size_text
 

@@ -3,7 +3,8 @@
 In reading order:
 
 - protocol: `Root`, what the rest of the package needs of a log directory
-- snapshot, reads: topics and partitions as of one time or of a plan; their readers and leader epochs
+- snapshot, reads: topics and partitions as of one time or of a plan, and what a reader does not get of them; their
+  readers and leader epochs
 - native, file_root: a native log directory, as of its commit log, that may follow a leader; one on a file system
 - kinds: what to do for the kind of a root, the one decision by it outside this package
 - bootstrap: creates a native log directory

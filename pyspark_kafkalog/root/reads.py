@@ -27,10 +27,9 @@ import numpy as np
 from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES, PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.errors import KafkalogError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import PartitionImage
-from pyspark_kafkalog.root.brokers.notices import reading_notices, remote_offsets
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription, reading_notices, remote_offsets
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry, LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT

@@ -24,10 +24,15 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.tasks import ending_signals
 from pyspark_kafkalog.metadata.invariants import following_text
 from pyspark_kafkalog.root.brokers.image import BrokerMetadata, read_metadata_of
-from pyspark_kafkalog.root.brokers.notices import in_remote_storage, reading_notices, remote_offsets
 from pyspark_kafkalog.root.brokers.quorum import is_metadata_copy
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+from pyspark_kafkalog.root.snapshot import (
+    PartitionSnapshot,
+    TopicDescription,
+    in_remote_storage,
+    reading_notices,
+    remote_offsets,
+)
 from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file
 from pyspark_kafkalog.storage.filesystem import warn_if_others_read
 from pyspark_kafkalog.storage.log.reader import TimestampAndOffset

@@ -31,15 +31,15 @@ from pyspark_kafkalog.maintenance.verify.producers import read_producers
 from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, ScopedUnit, UnreadOffsets
 from pyspark_kafkalog.maintenance.verify.segment import check_unit, report_too_short
 from pyspark_kafkalog.metadata.local.backend import read_snapshot
-from pyspark_kafkalog.root.brokers.notices import BrokerProcess, reason_and_advice
 from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.snapshot import reason_and_advice
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
     EpochEntry,
     read_epochs,
 )
-from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id
+from pyspark_kafkalog.storage.artefacts.marker_files import BrokerProcess, read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.log.log_state import load_read_only
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader

@@ -15,7 +15,6 @@ from typing import Final
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.verify.findings import Severity
-from pyspark_kafkalog.root.brokers.notices import BrokerProcess, broker_process
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
@@ -27,7 +26,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     REPLICATION_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
 )
-from pyspark_kafkalog.storage.artefacts.marker_files import was_clean_shutdown
+from pyspark_kafkalog.storage.artefacts.marker_files import BrokerProcess, broker_process, was_clean_shutdown
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import (

@@ -42,8 +42,7 @@ from pyspark_kafkalog.root.brokers.image import (
     BrokerTopic,
     read_broker_metadata,
 )
-from pyspark_kafkalog.root.brokers.notices import in_remote_storage
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot, in_remote_storage
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CHECKPOINTS,
     CLEANER_OFFSET_CHECKPOINT,

@@ -27,7 +27,6 @@ from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, LogDirError
 from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.root.bootstrap import is_vacant
-from pyspark_kafkalog.root.brokers.notices import BrokerProcess, broker_process
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
 from pyspark_kafkalog.root.snapshot import LocalPartition, PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
@@ -38,6 +37,8 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     read_offset_checkpoint,
 )
 from pyspark_kafkalog.storage.artefacts.marker_files import (
+    BrokerProcess,
+    broker_process,
     check_identity,
     read_topic_id,
     readable_identity,

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
-from pyspark_kafkalog.root.brokers.notices import remote_offsets
 from pyspark_kafkalog.root.reads import open_transaction_text
+from pyspark_kafkalog.root.snapshot import remote_offsets
 from pyspark_kafkalog.spark.options.positions import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,

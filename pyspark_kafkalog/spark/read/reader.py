@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, OffsetOutOfRangeError
-from pyspark_kafkalog.root.brokers.notices import reading_notices
+from pyspark_kafkalog.root.snapshot import reading_notices
 from pyspark_kafkalog.spark.options.parse import Location, ReadOptions, at_location, locate_source
 from pyspark_kafkalog.spark.read.filters import PushedFilters, push_filters
 from pyspark_kafkalog.spark.read.plan import (

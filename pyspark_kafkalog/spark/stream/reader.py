@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from pyspark_kafkalog.errors import DataLossError, KafkalogError, ReadOnlyLogDirError, UnknownTopicError
-from pyspark_kafkalog.root.brokers.notices import reading_notices
+from pyspark_kafkalog.root.snapshot import reading_notices
 from pyspark_kafkalog.spark.options.parse import StreamReadOptions, at_location, locate_source
 from pyspark_kafkalog.spark.options.positions import Earliest
 from pyspark_kafkalog.spark.read.plan import (

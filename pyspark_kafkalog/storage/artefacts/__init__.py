@@ -5,5 +5,5 @@ index_file          `.index`, from an offset to a position in the `.log`; `.time
 transaction_index   `.txnindex`: aborted transactions
 producer_snapshot   `.snapshot`: the last writes of each producer
 checkpoint_file     the format of checkpoint files, those with offsets in a root, and `leader-epoch-checkpoint`
-marker_files        `meta.properties`, `partition.metadata`, `.kafka_cleanshutdown`; the identity of a root
+marker_files        `meta.properties`, `partition.metadata`, `.kafka_cleanshutdown`, a broker's lock; identity of a root
 """

@@ -1,4 +1,4 @@
-"""The small files that identify a root and a partition directory, or mark a clean shutdown.
+"""The small files that identify a root and a partition directory, or show whether a broker runs or was stopped.
 
 `meta.properties` in the root of a log directory: the ids of its cluster, node and directory. A Java properties file,
 written once, when the directory is formatted.
@@ -19,9 +19,13 @@ It is written last when a broker stops and removed first when it starts, so a cr
 
     {"version":0,"brokerEpoch":11}
 
-Each is written as a whole under a temporary name and renamed, so a crash leaves the old file or the new one. Source of
-the rules: MetaProperties in org.apache.kafka.metadata.properties; PartitionMetadataFile, PartitionMetadataReadBuffer
-and CleanShutdownFileHandler in org.apache.kafka.storage.internals.checkpoint.
+`.lock` in the root: a broker holds a POSIX record lock on it while it runs. The kernel releases the lock however the
+process ends. The lock of a broker on another host is visible only if the file system shares locks between hosts;
+otherwise its directory is taken for that of a killed broker.
+
+Each of the others is written as a whole under a temporary name and renamed, so a crash leaves the old file or the new
+one. Source of the rules: MetaProperties in org.apache.kafka.metadata.properties; PartitionMetadataFile,
+PartitionMetadataReadBuffer and CleanShutdownFileHandler in org.apache.kafka.storage.internals.checkpoint.
 
 The ids in `meta.properties` are the identity of a log directory. A path may later name another log directory: a volume
 is unmounted, a directory is replaced. A longer task (a query, a write that is planned, staged and committed by
@@ -32,9 +36,13 @@ and nothing is checked. A copy keeps the ids of the original, and so does an ado
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
+import struct
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +50,7 @@ from pyspark_kafkalog.config.properties_file import format_properties, parse_pro
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
 from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import parse_int
+from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, read_text_file
 from pyspark_kafkalog.storage.names import META_PROPERTIES, decode_uuid, encode_uuid
 from pyspark_kafkalog.units import content_text
@@ -49,6 +58,10 @@ from pyspark_kafkalog.units import content_text
 _LATEST_PROPERTIES_VERSION: Final = 1
 _MAX_PROPERTIES_BYTES: Final = 1 << 20
 _PROPERTIES_ADVICE: Final = "restore the file from another directory of the same broker"
+_LOCK_FILE: Final = ".lock"
+
+#: struct flock: type, whence, start, length, process id.
+_FLOCK: Final = struct.Struct("hhqqi4x")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,3 +301,38 @@ def another_root_error(root: RootPath, expected: RootIdentity, found: RootIdenti
     else:
         what = f"no {META_PROPERTIES}"
     return LogDirError(f"{root}: expected the log directory with {expected}, found {what}; {_IDENTITY_ADVICE}")
+
+
+# The broker's process
+
+
+class BrokerProcess(Enum):
+    """The state of the broker that wrote a log directory. A copy of a running broker's directory is KILLED, too."""
+
+    RUNNING = auto()
+    STOPPED = auto()
+    KILLED = auto()
+
+
+def broker_process(root: Path) -> BrokerProcess:
+    """The state of the broker on `root`. Takes no lock and writes nothing."""
+    if was_clean_shutdown(root):
+        return BrokerProcess.STOPPED
+    return BrokerProcess.RUNNING if _is_locked(root / _LOCK_FILE) else BrokerProcess.KILLED
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a process holds a record lock on the file; False if locks cannot be queried."""
+    if not hasattr(fcntl, "F_OFD_GETLK"):
+        return False
+    try:
+        fd = open_file(path)
+    except OSError:
+        return False
+    try:
+        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)

@@ -27,8 +27,7 @@ import pyarrow.compute as pc
 from pyspark_kafkalog.errors import InvalidRecordError, OffsetOutOfRangeError, ReadOnlyLogDirError
 from pyspark_kafkalog.log_dir import FlushMode, IsolationLevel, LogDir
 from pyspark_kafkalog.record.arrow import RECORD_SCHEMA
-from pyspark_kafkalog.root.brokers.notices import remote_offsets
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot, remote_offsets
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition, validate_topic_name
 from pyspark_kafkalog.tools.command import (
     UsageError,

@@ -15,7 +15,7 @@ from kafka_processes.clients import consume, producing
 from kafka_processes.oracle import Broker
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.root.brokers.notices import BrokerProcess, broker_process
+from pyspark_kafkalog.storage.artefacts.marker_files import BrokerProcess, broker_process
 
 Found = list[tuple[int, int, bytes | None]]
 
