@@ -75,8 +75,8 @@ from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.kinds import for_kind
-from pyspark_kafkalog.root.objects.extents import ObjectLog
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_log import ObjectLog
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.reads import leader_epochs
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry, parse_epochs

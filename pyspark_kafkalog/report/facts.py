@@ -30,7 +30,7 @@ from pyspark_kafkalog.maintenance.verify.findings import Finding
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.notebook.tables import SegmentInfo, max_timestamp_ms
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, parse_header
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import pread

@@ -52,7 +52,7 @@ from pyspark_kafkalog.report.history import read_runs, write_history
 from pyspark_kafkalog.root.brokers.image import read_topic_configs
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.kinds import for_kind
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.root.snapshot import differing_replicas
 from pyspark_kafkalog.root.transactions.states import timestamp_at

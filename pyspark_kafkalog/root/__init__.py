@@ -7,6 +7,8 @@ In reading order:
   readers and leader epochs
 - native, file_root: a native log directory, as of its commit log, that may follow a leader; one on a file system
 - kinds: what to do for the kind of a root, the one decision by it outside this package
+- object_root, object_log, object_producers: one in an object store; a partition's log as of an image, and what a
+  LogReader reads of it, inline data too; the producers of partitions
 - bootstrap: creates a native log directory
 - admin: records that change topics and broker-level settings
 - directories: the partitions' directories, which follow the commits
@@ -15,6 +17,5 @@ In reading order:
 - internal_topic: follows the records of a coordinator's topic
 - transactions: states of transactional ids, transactions that are open, and how they end
 - brokers: roots that are only read: the directories of brokers, and their remote storage
-- objects: log directories in an object store
 - adopt: converts a broker's directory into a native one
 """

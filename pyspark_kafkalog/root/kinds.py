@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar, overload
 
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 
 Files = TypeVar("Files")

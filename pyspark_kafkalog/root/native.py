@@ -3,8 +3,8 @@
 `NativeRoot` is what a root with a commit log of this package has in common, wherever it is; where the records are, and
 how a write adds to them, is the difference:
 
-    file_root.FileRoot               on a file system: directories with segments, changed under the root's lock
-    objects.object_root.ObjectRoot   in an object store: data objects and segments, which commits name
+    file_root.FileRoot       on a file system: directories with segments, changed under the root's lock
+    object_root.ObjectRoot   in an object store: data objects and segments, which commits name
 
 *Following.* The commit log says that a root follows a leader (`Following` in metadata/image.py). Beginning again for
 the same leader replaces the id, so that the follower before it, if it still runs, cannot commit any more.

@@ -19,7 +19,7 @@ from pyspark_kafkalog.root.brokers.broker_directories import BrokerDirectories
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.security.guarded_root import GuardedRoot

@@ -33,7 +33,7 @@ from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.security.open import open_or_create_root, open_root
 from pyspark_kafkalog.server.cluster import (

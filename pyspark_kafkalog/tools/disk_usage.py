@@ -42,7 +42,7 @@ from pyspark_kafkalog.metadata.objects.log import commit_key
 from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.root.brokers.quorum import node_id_in, node_id_of
 from pyspark_kafkalog.root.kinds import for_kind
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.below_root import absolute_paths, scan, split_paths
 from pyspark_kafkalog.storage.names import (

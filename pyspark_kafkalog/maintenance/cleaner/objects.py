@@ -52,8 +52,8 @@ from pyspark_kafkalog.maintenance.retention.plan import StoredPart, stored_exten
 from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
-from pyspark_kafkalog.root.objects.extents import ObjectLog
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_log import ObjectLog
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.reads import leader_epochs
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn

@@ -63,7 +63,7 @@ from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR
 from pyspark_kafkalog.root.commit.open_logs import PartitionLogs
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.kinds import for_kind
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CHECKPOINTS, read_offset_checkpoint
 from pyspark_kafkalog.storage.below_root import follow_root, refuse_link, scan

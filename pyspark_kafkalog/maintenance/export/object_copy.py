@@ -40,9 +40,9 @@ from pyspark_kafkalog.metadata.extents import NO_OBJECTS, NO_PRODUCER_BATCHES, N
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, StagingHorizon, TopicImage
 from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION, RootFormat
 from pyspark_kafkalog.root.admin import broker_config
-from pyspark_kafkalog.root.objects.extents import ObjectLog
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.root.objects.producers import producers_below
+from pyspark_kafkalog.root.object_log import ObjectLog
+from pyspark_kafkalog.root.object_producers import producers_below
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.reads import leader_epochs
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import LeaderEpochCheckpoint, read_epochs
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties

@@ -44,7 +44,7 @@ from pyspark_kafkalog.object_store.store import ObjectMetadata
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.kinds import for_kind
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.storage.objects.data_object import DataKey
 from pyspark_kafkalog.storage.objects.spool import remove_abandoned
 from pyspark_kafkalog.tiered.objects import SegmentStore

@@ -50,9 +50,9 @@ from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject, S
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectStore
 from pyspark_kafkalog.root.admin import broker_config
-from pyspark_kafkalog.root.objects.extents import ObjectLog
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.root.objects.producers import producers_below
+from pyspark_kafkalog.root.object_log import ObjectLog
+from pyspark_kafkalog.root.object_producers import producers_below
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.reads import leader_epochs
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system

@@ -75,7 +75,7 @@ from pyspark_kafkalog.root.commit.log_starts import move_log_starts
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.transactions.state_log import expire_ids
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC

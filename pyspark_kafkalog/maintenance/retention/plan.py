@@ -32,8 +32,8 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.root.commit.log_starts import LogStartMove
-from pyspark_kafkalog.root.objects.extents import ObjectLog
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_log import ObjectLog
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered.own_segments import OwnLayout, log_key

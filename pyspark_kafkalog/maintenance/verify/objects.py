@@ -49,8 +49,8 @@ from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, SERVERS_FOLDER
 from pyspark_kafkalog.object_store.store import ObjectMetadata, ObjectNotFoundError
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.root.objects.extents import ObjectLog
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_log import ObjectLog
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import parse_epochs
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import decode_snapshot

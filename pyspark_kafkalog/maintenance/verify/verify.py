@@ -54,7 +54,7 @@ from pyspark_kafkalog.maintenance.verify.scope import PartitionScope, broker_sco
 from pyspark_kafkalog.root.brokers.image import read_topic_configs
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.kinds import for_kind
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions

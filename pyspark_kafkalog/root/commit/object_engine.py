@@ -2,7 +2,7 @@
 
     plan        by the writer (committer.py), on the newest image: which changes fit, and the runs of their batches;
                 a follower has one for each leader epoch. Producers are those of the image and of the newest segments
-                (root/objects/producers.py)
+                (root/object_producers.py)
     compose     one body of all runs, sorted by partition: inside the commit if it is small, else put as an object
     commit      a record of the body with the runs and the batches of producers in them; the state of partitions of
                 which more changes than the log end, as the oldest open transaction; further records
@@ -59,8 +59,8 @@ from pyspark_kafkalog.root.commit.committer import (
 from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, StoredCutFiles
 from pyspark_kafkalog.root.commit.runs import ObjectPuts, RunSpan, StagedBatches, run_attributes_of, runs_of
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.objects.extents import ObjectLog
-from pyspark_kafkalog.root.objects.producers import (
+from pyspark_kafkalog.root.object_log import ObjectLog
+from pyspark_kafkalog.root.object_producers import (
     KnownProducers,
     LazyProducers,
     PartitionProducers,

@@ -32,7 +32,7 @@ from pyspark_kafkalog.metadata.extents import AT_LOG_END, RunAttributes
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES
-from pyspark_kafkalog.root.objects.producers import rows_of
+from pyspark_kafkalog.root.object_producers import rows_of
 from pyspark_kafkalog.storage.log.follower import FETCH_RESPONSE, FollowerBatches
 from pyspark_kafkalog.storage.log.leader_append import LeaderBatches
 from pyspark_kafkalog.storage.log.producers import producer_batches

@@ -16,7 +16,7 @@ from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.settings import store_settings
 from pyspark_kafkalog.root.admin import broker_config
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.main import main
 

@@ -33,7 +33,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.settings import store_settings
 from pyspark_kafkalog.root.admin import broker_config
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered.objects import IndexKind
 from pyspark_kafkalog.tiered.own_segments import OwnLayout, index_place, log_key

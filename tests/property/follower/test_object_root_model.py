@@ -24,9 +24,9 @@ from pyspark_kafkalog.root.commit.changes import FollowerAppend
 from pyspark_kafkalog.root.commit.committer import FollowerWriter
 from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
 from pyspark_kafkalog.root.commit.runs import stage_batches
-from pyspark_kafkalog.root.objects.extents import ObjectLog
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.root.objects.producers import producers_of
+from pyspark_kafkalog.root.object_log import ObjectLog
+from pyspark_kafkalog.root.object_producers import producers_of
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.storage.log.follower import check_batches
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition

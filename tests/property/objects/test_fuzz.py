@@ -24,8 +24,8 @@ from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.metadata.objects.backend import POINTER_KEY
 from pyspark_kafkalog.metadata.objects.log import parse_commit_key
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectMetadata
-from pyspark_kafkalog.root.objects import extents as object_extents
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root import object_log as object_extents
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered import objects as remote_objects

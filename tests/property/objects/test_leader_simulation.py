@@ -32,8 +32,8 @@ from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend
 from pyspark_kafkalog.root.commit.committer import LeaderWriter
 from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.root.objects.producers import producers_of
+from pyspark_kafkalog.root.object_producers import producers_of
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager, producer_batches
 from pyspark_kafkalog.storage.names import TopicPartition
 

@@ -36,7 +36,7 @@ from pyspark_kafkalog.groups.resets import ShiftBy, ToCurrent, ToEarliest, ToLat
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.objects.clean_up import clean_up_root
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import HOUR_MS

@@ -24,7 +24,7 @@ from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend, UnitResult
 from pyspark_kafkalog.root.commit.committer import LeaderWriter
 from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
-from pyspark_kafkalog.root.objects.producers import PartitionProducers, producers_of
+from pyspark_kafkalog.root.object_producers import PartitionProducers, producers_of
 from pyspark_kafkalog.storage.log.producers import ProducerState, ProducerStateManager, producer_batches
 from pyspark_kafkalog.storage.names import TopicPartition
 

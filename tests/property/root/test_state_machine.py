@@ -46,7 +46,7 @@ from pyspark_kafkalog.maintenance.retention.delete import apply_retention, finis
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.root.file_root import on_file_system
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.writes import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem, time_ms

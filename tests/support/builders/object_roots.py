@@ -32,10 +32,10 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 from pyspark_kafkalog.metadata.objects.log import commit_key
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
+from pyspark_kafkalog.root import object_log as object_extents
 from pyspark_kafkalog.root.admin import broker_config
-from pyspark_kafkalog.root.objects import extents as object_extents
-from pyspark_kafkalog.root.objects.extents import ObjectLog
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_log import ObjectLog
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
     LeaderEpochCheckpoint,

@@ -39,7 +39,7 @@ from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets, transactions
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.server.cluster import ClusterOfServers, HeartbeatFiles, HeartbeatObjects
 from pyspark_kafkalog.server.context import Node, Request, ServerContext
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator

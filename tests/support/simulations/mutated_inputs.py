@@ -449,7 +449,7 @@ class ObjectRoots:
         from fakes.faulty_store import FaultyStore
 
         from pyspark_kafkalog import LogDir
-        from pyspark_kafkalog.root.objects import extents as object_extents
+        from pyspark_kafkalog.root import object_log as object_extents
         from tests.property.objects.test_fuzz import store_with
 
         key = rng.choice(self.keys)

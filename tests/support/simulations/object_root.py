@@ -56,8 +56,8 @@ from pyspark_kafkalog.metadata.objects import backend as backend_module
 from pyspark_kafkalog.metadata.objects import log as log_module
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStoreError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
-from pyspark_kafkalog.root.objects import extents as object_extents
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot, PlannedObjects, PlannedRoot
+from pyspark_kafkalog.root import object_log as object_extents
+from pyspark_kafkalog.root.object_root import ObjectRoot, PlannedObjects, PlannedRoot
 from pyspark_kafkalog.root.writes import CommitResult, WriteTransaction
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition

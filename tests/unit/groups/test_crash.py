@@ -16,7 +16,7 @@ from fakes.stopping_filesystem import Killed, StoppingFileSystem
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups.group import Group
 from pyspark_kafkalog.groups.guarded_group import GuardedGroup
-from pyspark_kafkalog.root.objects import extents as object_extents
+from pyspark_kafkalog.root import object_log as object_extents
 from pyspark_kafkalog.storage.names import TopicPartition
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -20,7 +20,7 @@ from pyspark_kafkalog.maintenance.verify.findings import Severity
 from pyspark_kafkalog.maintenance.verify.verify import verify, verify_root
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 
 NOW_MS = T0 + 60_000
 SMALL = {"internal.segment.bytes": "1500", "index.interval.bytes": "300", "retention.ms": "-1"}

@@ -23,7 +23,7 @@ from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.reindex import reindex
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, parse_aborted
 from pyspark_kafkalog.tiered import objects as remote_objects
 from pyspark_kafkalog.tiered import remote_log

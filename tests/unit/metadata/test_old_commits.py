@@ -25,7 +25,7 @@ from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.storage.filesystem import LOCAL
 
 BURST = 40

@@ -29,7 +29,7 @@ from pyspark_kafkalog.replication.range_task import RangeRequest, StagedRange, f
 from pyspark_kafkalog.root.commit.changes import FollowerAppend
 from pyspark_kafkalog.root.commit.committer import FollowerWriter
 from pyspark_kafkalog.root.commit.runs import StagedBatches
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.security.open import open_or_create_root
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.main import main

@@ -25,7 +25,7 @@ from pyspark_kafkalog.metadata.acl import (
 from pyspark_kafkalog.record.header import BATCH_DTYPE
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import PublicRoot, Root
 from pyspark_kafkalog.root.writes import WriteTransaction
 from pyspark_kafkalog.security.access_control import Authorizer

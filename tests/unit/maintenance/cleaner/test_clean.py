@@ -25,7 +25,7 @@ from pyspark_kafkalog.maintenance.reindex import reindex
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.swap import has_unfinished
 from pyspark_kafkalog.record.header import Buffer
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -33,7 +33,7 @@ from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,

@@ -29,7 +29,7 @@ from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.settings import StoreSettings
 from pyspark_kafkalog.object_store.store import ObjectStoreError
 from pyspark_kafkalog.root.admin import broker_config
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.writes import WriteTransaction
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import LeaderEpochCheckpoint, read_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets

@@ -20,7 +20,7 @@ from pyspark_kafkalog.maintenance.export.export import export_new_broker, export
 from pyspark_kafkalog.root.adopt import adopt as adoption
 from pyspark_kafkalog.root.adopt.adopt import adopt
 from pyspark_kafkalog.root.file_root import FileRoot
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.storage.names import TopicPartition
 
 P0 = TopicPartition("orders", 0)

@@ -23,7 +23,7 @@ from pyspark_kafkalog.maintenance.objects.merge import MergeRound, merge_round, 
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectStore
 from pyspark_kafkalog.record.header import Buffer
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects import spool as spool_module
 from pyspark_kafkalog.storage.objects.spool import Spool

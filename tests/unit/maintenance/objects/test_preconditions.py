@@ -11,7 +11,7 @@ from builders.root_places import memory_root, store_of
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.merge import merge_segments
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.tiered import objects as remote_objects
 from pyspark_kafkalog.tiered.own_segments import segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition

@@ -18,8 +18,8 @@ from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.extents import ProducerBatches
 from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend, UnitResult
-from pyspark_kafkalog.root.objects.extents import ObjectLog
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
+from pyspark_kafkalog.root.object_log import ObjectLog
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.snapshot import IsolationLevel
 from pyspark_kafkalog.storage.names import TopicPartition
 

@@ -28,9 +28,9 @@ from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORD_BATCH_OVERHEAD_
 from pyspark_kafkalog.root.commit.changes import AppendOrigin, CommitUnit, LeaderAppend
 from pyspark_kafkalog.root.commit.committer import LeaderWriter
 from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
-from pyspark_kafkalog.root.objects.extents import ObjectLog
-from pyspark_kafkalog.root.objects.object_root import ObjectRoot
-from pyspark_kafkalog.root.objects.producers import producers_of
+from pyspark_kafkalog.root.object_log import ObjectLog
+from pyspark_kafkalog.root.object_producers import producers_of
+from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.transactions.states import producers_of as listed_producers
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition

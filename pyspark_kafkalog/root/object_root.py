@@ -26,7 +26,7 @@ from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.root.admin import Build
 from pyspark_kafkalog.root.commit.staged_write import commit_objects
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.objects.extents import ObjectLog
+from pyspark_kafkalog.root.object_log import ObjectLog
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.root.writes import CommitResult, ObjectStaging, Staged, WriteTransaction
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, another_root_error
@@ -53,7 +53,7 @@ class ObjectSnapshot(PartitionSnapshot):
         return log.extents(self.objects, lambda: _newest(log, self.store))
 
     def stored_producers(self) -> Collection[ProducerState]:
-        from pyspark_kafkalog.root.objects.producers import producers_of  # not needed by readers
+        from pyspark_kafkalog.root.object_producers import producers_of  # not needed by readers
 
         try:
             found = producers_of(self.store.image, self.objects, self.topic_partition)

@@ -15,7 +15,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.record.header import crc32c
-from pyspark_kafkalog.root.objects.extents import ObjectLog, StoredBytes
+from pyspark_kafkalog.root.object_log import ObjectLog, StoredBytes
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.upload import UploadTask, upload
