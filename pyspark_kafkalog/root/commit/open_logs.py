@@ -391,9 +391,11 @@ class FileCommits:
         return self.fs.waits_for_disk
 
     def close(self) -> None:
-        """Close all files; what was committed stays committed if that fails."""
-        with contextlib.suppress(OSError):
+        """Close all files; an error is logged, as what was committed stays committed."""
+        try:
             self.logs.close()
+        except OSError as error:
+            _LOG.warning("files of a log could not be closed: %s; what was committed stays committed", error)
 
     def locked(self, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S) -> AbstractContextManager[None]:
         """Hold the root's lock; afterwards the root's own store follows the commits made meanwhile.

@@ -463,6 +463,24 @@ def test_many_more_partitions_than_stay_open_are_one_commit(tmp_path: Path) -> N
     assert descriptors() == before
 
 
+def test_failed_close_is_logged_and_what_was_committed_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(FileSystem):
+        fails = False
+
+        def close(self, fd: int, path: Path | None = None) -> None:
+            super().close(fd, path)
+            if self.fails:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    LogDir.open_or_create(tmp_path / "root").create_topic("a", 1)
+    server = Served(tmp_path / "root", fs=(fs := Failing()))
+    server.append(append(batch([b"1"])))
+    fs.fails = True
+    server.writer.close()
+    assert "could not be closed" in caplog.text
+    assert server.values() == [b"1"]
+
+
 @pytest.mark.file_roots
 def test_segments_that_were_rolled_are_closed(serve: Callable[[], Served]) -> None:
     server = serve()
