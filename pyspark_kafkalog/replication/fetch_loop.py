@@ -14,7 +14,6 @@ three things end the follower: a request to stop, that the root no longer follow
 from __future__ import annotations
 
 import random
-import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -31,10 +30,9 @@ from pyspark_kafkalog.replication.leader import LeaderEndPoint
 from pyspark_kafkalog.replication.partition_state import retry_delay_ms
 from pyspark_kafkalog.root.commit.changes import FollowerResult
 from pyspark_kafkalog.root.commit.committer import FollowerWriter
+from pyspark_kafkalog.storage.filesystem import RANDOM_SUFFIX
 from pyspark_kafkalog.units import MIB
 
-#: Of the names of temporary files in errors.
-_RANDOM: Final = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _FETCH_BYTES_MAX: Final = COMMIT_BYTES // 2
 _FETCH_BYTES_MIN: Final = MIB
 
@@ -188,7 +186,7 @@ class FollowerCommitter(threading.Thread):
                 raise
             except (KafkalogError, OSError) as error:
                 failures += 1
-                problem = _RANDOM.sub("", str(error))
+                problem = RANDOM_SUFFIX.sub("", str(error))  # each try writes a file of another name
                 if problem != reported:
                     reported = problem
                     self._on_event(Event(kind=EventKind.COMMIT_ERROR, detail=str(error)))

@@ -62,9 +62,12 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 
-#: The end of the name of a file that `write_file_atomic` is writing; it has a random part before.
+#: The end of the name of a file that is being written: of any; and with the random part of `temporary_path`.
 TEMPORARY_SUFFIX: Final = ".tmp"
-TEMPORARY: Final = re.compile(r"(\.[0-9a-f]{16})?\.tmp$")
+RANDOM_SUFFIX: Final = re.compile(r"\.[0-9a-f]{16}\.tmp")
+#: Either of them, at the end of a name: brokers add no random part.
+TEMPORARY: Final = re.compile(rf"({RANDOM_SUFFIX.pattern}|\.tmp)$")
+_TEMPORARY_NAME: Final = re.compile(rf".+{RANDOM_SUFFIX.pattern}")
 
 _COPY_CHUNK_BYTES: Final = 8 << 20
 #: The permissions of a file's group and of all others.
@@ -94,6 +97,16 @@ _ADVICE: Final = {
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+
+def temporary_path(path: Path) -> Path:
+    """The path of a new file beside `path`, which is renamed or linked to it when it is complete."""
+    return path.with_name(f"{path.name}.{os.urandom(8).hex()}{TEMPORARY_SUFFIX}")
+
+
+def is_temporary(name: str) -> bool:
+    """Whether the file's name is one of `temporary_path`."""
+    return _TEMPORARY_NAME.fullmatch(name) is not None
 
 
 def is_out_of_space(error: OSError) -> bool:
@@ -395,7 +408,7 @@ class FileSystem:
 
         An error leaves no `.tmp` file, which would take the last room of a full disk.
         """
-        temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}{TEMPORARY_SUFFIX}")
+        temporary = temporary_path(path)
         fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             try:

@@ -80,6 +80,7 @@ from pyspark_kafkalog.storage.filesystem import (
     FileSystem,
     flush_earlier,
     in_background,
+    is_temporary,
     note_unflushed,
     open_to_read,
     time_ms,
@@ -228,12 +229,12 @@ _FILES_A_HINT: Final = 1_000
 _SOON_MS: Final = 1000
 _LEFTOVER_NAMES_MAX: Final = 4_000
 _LEFTOVER_AGE_NS: Final = 3_600_000_000_000
-_LEFTOVER = re.compile(r".+\.[0-9a-f]{16}\.tmp|\d{20}-\d{10}-[0-9a-f]+\.checkpoint\.part")
+_SNAPSHOT_PART: Final = re.compile(r"\d{20}-\d{10}-[0-9a-f]+\.checkpoint\.part")
 
 
 def is_leftover(name: str) -> bool:
     """Whether a file in the metadata directory has a name that only a process that is writing it gives it."""
-    return _LEFTOVER.fullmatch(name) is not None
+    return is_temporary(name) or _SNAPSHOT_PART.fullmatch(name) is not None
 
 
 class CommitRetention:

@@ -62,7 +62,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_format import HEAD_FILE
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, crc32c, parse_header
 from pyspark_kafkalog.storage.below_root import open_file, scan
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space, open_to_read, pread
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space, open_to_read, pread, temporary_path
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 
 _HINT_DIGITS: Final = 20
@@ -429,7 +429,7 @@ class LocalCommitLog(CommitLog):
         self._fs.fsync_dir(self.directory)
 
     def _write_temporary(self, path: Path, data: bytes) -> Path:
-        temporary = self.directory / f"{path.name}.{os.urandom(8).hex()}.tmp"
+        temporary = temporary_path(path)
         fd = self._fs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             try:
