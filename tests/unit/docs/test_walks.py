@@ -50,11 +50,11 @@ FOUNDATION = (
 )
 #: How many other modules each walk enters. These limits may only fall.
 MODULES_MAX = {
-    "A Spark write": 37,
-    "A Spark read": 25,
-    "A Produce": 40,
+    "A Spark write": 36,
+    "A Spark read": 23,
+    "A Produce": 37,
     "An OffsetCommit": 51,
-    "Retention of an object root": 37,
+    "Retention of an object root": 36,
 }
 ROWS = pa.RecordBatch.from_pydict({"key": pa.array([b"a", b"b"]), "value": pa.array([b"1", b"2"])})
 
