@@ -63,6 +63,7 @@ _DEFINITIONS: Final = (
         DAY_MS,
         "Staged files of a write whose youngest file is older than this count as abandoned and are removed.",
         at_least(0),
+        is_own=True,
     ),
     ConfigDefinition(
         "writer.id.expiration.ms",
@@ -71,6 +72,7 @@ _DEFINITIONS: Final = (
         "Time after its last use at which the log directory forgets the id of a writer: a streaming query, or a "
         "txnAppId. A replay is recognised, and a lower version refused, until then. -1: never.",
         at_least(-1),
+        is_own=True,
     ),
     ConfigDefinition("log.cleaner.enable", ConfigType.BOOLEAN, True, "Whether compacted topics are cleaned."),
     ConfigDefinition("log.cleaner.threads", ConfigType.INT, 1, "Partitions cleaned in parallel.", at_least(0)),
@@ -350,10 +352,12 @@ def _topic_fallbacks() -> dict[str, ConfigDefinition]:
 
 _OWN: Final = {definition.name: definition for definition in _DEFINITIONS}
 
-#: Settings of this package that Kafka does not have.
-OWN_CONFIGS: Final = frozenset({"staging.retention.ms", "writer.id.expiration.ms"})
 #: All broker-level configurations that are read, by name.
 BROKER_CONFIGS: Final[Mapping[str, ConfigDefinition]] = MappingProxyType(_OWN | _topic_fallbacks())
+#: Topic and broker-level configurations that Kafka does not have.
+OWN_CONFIGS: Final = frozenset(
+    each.name for each in (*_DEFINITIONS, *(config.definition for config in TOPIC_CONFIGS.values())) if each.is_own
+)
 
 #: Those that Kafka can change while a broker runs, besides what concerns its listeners and threads of requests.
 DYNAMIC_BROKER_CONFIGS: Final = frozenset(

@@ -104,7 +104,8 @@ def each_matches_or(pattern: str, other: str, text: str) -> Allowed:
 class ConfigDefinition:
     """One configuration. `default` is None if it is not set by default, `allowed` is None for any value of the type.
 
-    `since`: the first version of Kafka that has it. Older brokers refuse it.
+    `since`: the first version of Kafka that has it. Older brokers refuse it. `is_own`: only this package has it, so
+    exports leave it out of what they write for a broker.
     """
 
     name: str
@@ -113,6 +114,7 @@ class ConfigDefinition:
     doc: str
     allowed: Allowed | None = None
     since: KafkaVersion = FIRST_VERSION
+    is_own: bool = False
 
     def parse(self, value: str) -> ConfigValue:
         """Parse the text of a value. Raises InvalidConfigError, which lists what is allowed."""

@@ -193,8 +193,8 @@ def _allowed(configs: Mapping[str, str]) -> Mapping[str, str]:
 def _config_change(name: str, own: Mapping[str, str], of_broker: Mapping[str, str]) -> ConfigDifference:
     return ConfigDifference(
         name=name,
-        added={config: value for config, value in sorted(own.items()) if of_broker.get(config) != value},
-        deleted=tuple(sorted(of_broker.keys() - own.keys())),
+        added=dict(sorted(each for each in own.items() - of_broker.items() if each[0] not in OWN_CONFIGS)),
+        deleted=tuple(sorted(of_broker.keys() - own.keys() - OWN_CONFIGS)),
     )
 
 
@@ -203,9 +203,7 @@ def _broker_changes(
 ) -> Iterator[ConfigDifference]:
     """Changes of the settings of this node, which take precedence, and of those of all brokers."""
     adopted = adopted_broker_config(metadata, identity.node_id, server_properties, []).properties
-    own = {name: value for name, value in broker_configs(image).items() if name not in OWN_CONFIGS}
-    of_broker = {name: value for name, value in adopted.items() if name not in OWN_CONFIGS}
-    change = _config_change(ALL_BROKERS, own, of_broker)
+    change = _config_change(ALL_BROKERS, broker_configs(image), adopted)
     node = str(identity.node_id)
     of_node = metadata.broker_configs.get(node, {})
     for name, known in ((ALL_BROKERS, metadata.broker_configs.get(ALL_BROKERS, {})), (node, of_node)):

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark_kafkalog.config.broker import DYNAMIC_BROKER_CONFIGS
+from pyspark_kafkalog.config.broker import DYNAMIC_BROKER_CONFIGS, OWN_CONFIGS
 from pyspark_kafkalog.errors import ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.maintenance.export.broker_differences import BrokerDifferences, ConfigDifference, TopicDifference
 from pyspark_kafkalog.maintenance.export.broker_directory import ExportedBroker
@@ -309,7 +309,9 @@ def _topic_commands(change: TopicDifference) -> Iterator[str]:
         yield f"kafka-topics.sh {_BROKER} --delete --if-exists --topic {_pattern(name)}"
     if not change.broker_partitions or _is_replaced(change):
         configs = "".join(
-            f" --config {_quoted(f'{key}={value}')}" for key, value in sorted(change.topic.configs.items())
+            f" --config {_quoted(f'{key}={value}')}"
+            for key, value in sorted(change.topic.configs.items())
+            if key not in OWN_CONFIGS
         )
         yield (
             f"kafka-topics.sh {_BROKER} --create --if-not-exists --topic {_quoted(name)} --partitions {total}{configs}"

@@ -27,7 +27,7 @@ from kafka_processes.compared_answers import ComparableAnswers, asked_until_equa
 from kafka_processes.oracle import KAFKA_VERSION, Broker
 from patience import wait_until
 
-from pyspark_kafkalog.config.broker import BROKER_CONFIGS
+from pyspark_kafkalog.config.broker import BROKER_CONFIGS, OWN_CONFIGS
 from pyspark_kafkalog.config.group import GROUP_CONFIGS
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
 from pyspark_kafkalog.protocol.api import APIS, Api, ApiKey
@@ -117,8 +117,7 @@ OWN_SETTINGS = {
     "allow.everyone.if.no.acl.found",
     "rsm.config.location",
     "rsm.config.layout",
-    "staging.retention.ms",
-    "writer.id.expiration.ms",
+    *OWN_CONFIGS,
 }
 
 
@@ -173,8 +172,8 @@ def test_topics_take_the_configurations_that_they_take_at_a_broker(
         known = TOPIC_CONFIGS.get(name)
         value = "1" if known is None else known.definition.default_text or "1000000"
         broker, own = (set_configs(client, kind, "settings", name, value) for client in clients)
-        is_later = known is not None and known.definition.since > KAFKA_VERSION
-        assert own == (ErrorCode.NONE if is_later else broker), name
+        is_here_only = known is not None and (known.definition.since > KAFKA_VERSION or known.definition.is_own)
+        assert own == (ErrorCode.NONE if is_here_only else broker), name
 
 
 def test_groups_take_the_configurations_that_they_take_at_a_broker(clients: tuple[WireClient, WireClient]) -> None:

@@ -50,7 +50,7 @@ _NOT_COMPARED: Final = frozenset(
 _LATER: Final = frozenset(
     each.name
     for each in (*GROUP_CONFIGS.values(), *(config.definition for config in TOPIC_CONFIGS.values()))
-    if each.since > KAFKA_VERSION
+    if each.since > KAFKA_VERSION or each.is_own
 )
 #: Fields that are not compared in one kind of message.
 _NOT_COMPARED_OF: Final[Mapping[type[Message], frozenset[str]]] = {

@@ -15,6 +15,7 @@ from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.maintenance.export import broker_differences
 from pyspark_kafkalog.maintenance.export.export import return_to_broker
 from pyspark_kafkalog.metadata.acl import (
     Acl,
@@ -27,6 +28,7 @@ from pyspark_kafkalog.metadata.acl import (
 )
 from pyspark_kafkalog.root.bootstrap import is_vacant
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.tools.maintenance import migration
 
 SHARED = "AAAAAAAAAAAAAAAAAAAASg"
 DIRECTORY, OTHER_DIRECTORY = "AAAAAAAAAAAAAAAAAAABBQ", "AAAAAAAAAAAAAAAAAAABBg"
@@ -91,6 +93,22 @@ def test_unchanged_directory_is_exported_without_flag(tool: Command, tmp_path: P
     (line,) = script_of(tool, tmp_path / "aside")
     assert "there is nothing to run" in line
     assert not (tmp_path / "aside").exists()
+
+
+def test_configurations_that_kafka_does_not_have_are_left_out(
+    tool: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (broker_differences, migration):
+        monkeypatch.setattr(module, "OWN_CONFIGS", frozenset({"flush.ms", "staging.retention.ms"}))
+    log_dir = LogDir.open(tool.root)
+    log_dir.alter_topic("a.b", add={"flush.ms": "7"})
+    log_dir.alter_broker_configs(add={"staging.retention.ms": "7"})
+    assert "there is nothing to run" in script_of(tool, tmp_path / "aside")[0]
+    log_dir.create_topic("new", configs={"flush.ms": "7", "segment.bytes": "2000000"})
+    commands = [line for line in script_of(tool, tmp_path / "aside") if not line.startswith("#")]
+    assert commands == [
+        f"kafka-topics.sh {BROKER} --create --if-not-exists --topic new --partitions 1 --config segment.bytes=2000000"
+    ]
 
 
 def test_topics_unknown_to_broker_are_set_aside(tool: Command, tmp_path: Path) -> None:
