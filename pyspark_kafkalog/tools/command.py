@@ -12,8 +12,9 @@ main.py prints every KafkalogError and OSError that run raises in one line on sy
 catch only errors that they can handle. Contradictory options raise a UsageError. A command that loads compiled code or
 Arrow has its options in a module without these, and names its function with `later`.
 
-Values on the command line: points in time, settings, and the topics and partitions that an option selects.
+Values on the command line: numbers, points in time, settings, and the topics and partitions that an option selects.
 
+    positive                the argparse type of counts
     --time, --from-time     milliseconds since 1970, or ISO 8601
     --property              NAME=VALUE, also from a Java properties file
     --topic                 a Java regular expression for the whole name; a comma means "or"

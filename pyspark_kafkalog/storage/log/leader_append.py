@@ -10,7 +10,8 @@
 
 Base offset and leader epoch are in the 16 header bytes that the CRC does not cover, so a batch that needs neither of
 the last two steps is stored with the bytes that came. Compiled loops look at records; compressed ones are decompressed
-for that, as in Kafka. The usual append, which needs neither of them, is accepted in one call.
+for that, as in Kafka. The usual append, which needs neither of them, is accepted in one call: `accept_batches` has all
+rules of the steps, and leaves a batch that breaks one to them, since they raise the errors.
 
 All batches of an append are checked before the first is stored, and nothing here writes.
 
