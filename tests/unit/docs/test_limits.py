@@ -36,7 +36,7 @@ ODD = re.compile(
     r"\b[Ww]ho (?:is|are|was|has|asks|wants|writes|reads|leaves|goes|does)\b|\bwhoever\b|\b[Nn]obody\b"
     r"|\bwhat (?:of|is gone|is left|is remote)\b|\b(?:is|are) told\b|\bsays? of\b|\bthere may be no\b|\bgo(?:es)? on\b"
 )
-LINE_OF_PAGE_MAX = 125
+LINE_OF_PAGE_MAX = 120
 
 
 class Limit(NamedTuple):
