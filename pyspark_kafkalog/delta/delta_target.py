@@ -28,7 +28,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_kafkalog.delta.record_shape import quoted
 from pyspark_kafkalog.errors import InvalidOptionError, LowerVersionError
 from pyspark_kafkalog.maintenance.jobs.tasks import is_path
 from pyspark_kafkalog.units import iso_utc
@@ -38,6 +37,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
+
+
+def quoted(name: str) -> str:
+    """`name` in backticks, with backticks in it doubled, so that any name is a single identifier."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.delta.delta_target import BatchIdentity, start
-from pyspark_kafkalog.delta.record_shape import quoted
+from pyspark_kafkalog.delta.delta_target import BatchIdentity, quoted, start
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.maintenance.jobs.tasks import is_path
 from pyspark_kafkalog.spark.options.parse import locate

@@ -1,8 +1,7 @@
 """Views for notebooks: topics and logs as Arrow, pandas, polars and DuckDB tables, with drawings and explanations.
 
 - logs: a topic, a partition's log, a slice of it, records as they arrive
-- records: records as tables, points in time
-- tables: segments and record batches
+- tables: records, segments and record batches as tables; points in time
 - seek: the steps of a lookup
 - html: drawings
 - spark_helpers: helpers for Spark's DataFrames

@@ -20,8 +20,7 @@ from itertools import groupby
 from typing import Final
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
-from pyspark_kafkalog.notebook.records import LogRange, iso_text
-from pyspark_kafkalog.notebook.tables import CleanerMarks, SegmentInfo, list_segments, with_times
+from pyspark_kafkalog.notebook.tables import CleanerMarks, LogRange, SegmentInfo, iso_text, list_segments, with_times
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.units import plural, size_text
 

@@ -41,9 +41,17 @@ import pyarrow as pa
 from pyspark_kafkalog.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.notebook.html import partition_log_html, topic_log_html
-from pyspark_kafkalog.notebook.records import LogRange, PointInTime, Records, as_dicts, point_in_time_ms
 from pyspark_kafkalog.notebook.seek import OffsetSeek, TimeSeek, explain_offset, explain_timestamp
-from pyspark_kafkalog.notebook.tables import batch_table, list_segments, segments_table
+from pyspark_kafkalog.notebook.tables import (
+    LogRange,
+    PointInTime,
+    Records,
+    as_dicts,
+    batch_table,
+    list_segments,
+    point_in_time_ms,
+    segments_table,
+)
 from pyspark_kafkalog.record.arrow import schema_of
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.reads import read_partition

@@ -44,8 +44,7 @@ from pyspark_kafkalog.notebook.html import (
     text_width,
     view,
 )
-from pyspark_kafkalog.notebook.records import iso_text
-from pyspark_kafkalog.notebook.tables import SegmentInfo, max_timestamp_ms
+from pyspark_kafkalog.notebook.tables import SegmentInfo, iso_text, max_timestamp_ms
 from pyspark_kafkalog.record.reference import Record, decode_batch
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.index_file import OFFSET_INDEX_DTYPE, TIME_INDEX_DTYPE, TimeIndex

@@ -4,7 +4,7 @@
                                           on a file system
     root.brokers.broker_root.BrokerRoot   a Kafka broker's directory, which is read-only; several of them are one
                                           root.brokers.broker_directories.BrokerDirectories
-    security.guarded_root.GuardedRoot     another root, opened for a principal: checks each operation, then forwards it
+    security.open.GuardedRoot             another root, opened for a principal: checks each operation, then forwards it
 
 Consumer groups, Spark's readers and writers, maintenance and the notebook take a `Root`, which
 `security.open.open_root` opens. `log_dir.LogDir` is a `PublicRoot` over it, which also checks arguments; its methods

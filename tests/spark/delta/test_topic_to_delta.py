@@ -11,8 +11,7 @@ from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.delta.record_shape import BAD, DELETED, RECORD, RecordShape
-from pyspark_kafkalog.delta.topic_to_delta import TopicToDelta, latest_by_key
+from pyspark_kafkalog.delta.topic_to_delta import BAD, DELETED, RECORD, RecordShape, TopicToDelta, latest_by_key
 from pyspark_kafkalog.errors import InvalidOptionError
 
 pytestmark = pytest.mark.spark

@@ -12,7 +12,7 @@ from builders.engine_fixtures import FixturePartition, partitions
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
-from pyspark_kafkalog.notebook.records import iso_text
+from pyspark_kafkalog.notebook.tables import iso_text
 
 READABLE = [each for each in partitions() if each.topic not in ("__cluster_metadata", "unclean-badcrc")]
 

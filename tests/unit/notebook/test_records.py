@@ -21,8 +21,8 @@ from pyspark_kafkalog.errors import (
     OffsetOutOfRangeError,
     UnknownTopicError,
 )
-from pyspark_kafkalog.notebook import records
-from pyspark_kafkalog.notebook.records import iso_text
+from pyspark_kafkalog.notebook import tables
+from pyspark_kafkalog.notebook.tables import iso_text
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 
 #: Its tail is damaged, so it is an error to read that.
@@ -241,7 +241,7 @@ def test_missing_package_is_named(own: LogDir, monkeypatch: pytest.MonkeyPatch) 
     def fail(package: str) -> None:
         raise ImportError(package)
 
-    monkeypatch.setattr(records.importlib, "import_module", fail)
+    monkeypatch.setattr(tables.importlib, "import_module", fail)
     for name in ("pandas", "polars", "duckdb"):
         with pytest.raises(MissingPackageError, match=f"pip install {name}"):
             getattr(own["t", 0], f"to_{name}")()

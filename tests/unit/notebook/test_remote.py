@@ -10,7 +10,7 @@ from builders.tiered_fixtures import ALL
 from builders.tiered_logs import T0, bases, copy_closed, delete_local, fill, image_of, rows, tiering_root
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.notebook.records import iso_text
+from pyspark_kafkalog.notebook.tables import iso_text
 
 
 def own(tmp_path: Path) -> LogDir:

@@ -29,8 +29,7 @@ from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import PublicRoot, Root
 from pyspark_kafkalog.root.writes import WriteTransaction
 from pyspark_kafkalog.security.access_control import Authorizer
-from pyspark_kafkalog.security.guarded_root import GuardedRoot
-from pyspark_kafkalog.security.open import open_root
+from pyspark_kafkalog.security.open import GuardedRoot, open_root
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staged_file import StagedFile
 
