@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError, UnknownTopicError
-from pyspark_kafkalog.java_regex.topic_pattern import TopicPattern, compile_topic_pattern
+from pyspark_kafkalog.java_regex.patterns import TopicPattern, compile_topic_pattern
 from pyspark_kafkalog.object_store.location import is_object_url, parse_location
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.dump.java_text import parse_long

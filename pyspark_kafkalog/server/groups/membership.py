@@ -27,7 +27,7 @@ from pyspark_kafkalog.groups.consumer_group import (
     encoded,
     replay,
 )
-from pyspark_kafkalog.java_regex.re2_pattern import compile_re2_pattern
+from pyspark_kafkalog.java_regex.patterns import compile_re2_pattern
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.internal_records import GroupMetadataValue
 from pyspark_kafkalog.protocol.error_codes import ErrorCode

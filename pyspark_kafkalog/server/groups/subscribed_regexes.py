@@ -23,7 +23,7 @@ from functools import partial
 from typing import Final
 
 from pyspark_kafkalog.groups.consumer_group import ConsumerGroup, ResolvedRegex
-from pyspark_kafkalog.java_regex.re2_pattern import compile_re2_pattern
+from pyspark_kafkalog.java_regex.patterns import compile_re2_pattern
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot

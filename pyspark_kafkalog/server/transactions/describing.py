@@ -24,7 +24,7 @@ from pyspark_kafkalog.errors import (
     LogDirError,
     ProducerFencedError,
 )
-from pyspark_kafkalog.java_regex.re2_pattern import compile_re2_pattern
+from pyspark_kafkalog.java_regex.patterns import compile_re2_pattern
 from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.transactions import (

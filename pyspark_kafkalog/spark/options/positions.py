@@ -69,7 +69,7 @@ def parse_subscribe(text: str) -> Subscribe:
 
 def parse_subscribe_pattern(text: str) -> SubscribePattern:
     """A Java regular expression. Raises ValueError if it is empty, invalid or not supported."""
-    from pyspark_kafkalog.java_regex.topic_pattern import compile_topic_pattern
+    from pyspark_kafkalog.java_regex.patterns import compile_topic_pattern
 
     pattern = text.strip()
     if not pattern:

@@ -90,7 +90,7 @@ def subscribed_topics(existing: Sequence[str], subscription: Subscription) -> li
     public = [topic for topic in existing if topic not in INTERNAL_TOPICS and topic != CLUSTER_METADATA_TOPIC]
     if isinstance(subscription, AllTopics):
         return sorted(public)
-    from pyspark_kafkalog.java_regex.topic_pattern import compile_topic_pattern
+    from pyspark_kafkalog.java_regex.patterns import compile_topic_pattern
 
     pattern = compile_topic_pattern(subscription.pattern)
     return sorted(topic for topic in public if pattern.is_found_in(topic))

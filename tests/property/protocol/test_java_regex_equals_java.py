@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from repository import DATA
 
-from pyspark_kafkalog.java_regex.topic_pattern import TopicPattern, compile_topic_pattern
+from pyspark_kafkalog.java_regex.patterns import TopicPattern, compile_topic_pattern
 
 PROGRAM = DATA / "JavaRegex.java"
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pyspark_kafkalog.java_regex.re2_pattern import compile_re2_pattern, why_no_re2_patterns
+from pyspark_kafkalog.java_regex.patterns import compile_re2_pattern, why_no_re2_patterns
 
 
 @pytest.mark.parametrize(

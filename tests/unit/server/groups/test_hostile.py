@@ -16,7 +16,7 @@ from fakes.group_servers import GROUP, GroupServer
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups.classic_group import classic_value
 from pyspark_kafkalog.groups.offset_records import group_key
-from pyspark_kafkalog.java_regex.re2_pattern import compile_re2_pattern
+from pyspark_kafkalog.java_regex.patterns import compile_re2_pattern
 from pyspark_kafkalog.metadata.messages.internal_records import GroupMetadataKey, GroupMetadataValue
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode

@@ -1,21 +1,33 @@
-"""Translates a Java regular expression for topic names to Python's `re`, or refuses it.
+"""Regular expressions of names: Java's, translated to Python's `re`, and those of clients, matched by RE2.
 
-Spark's Kafka source and Kafka's tools compile such expressions with java.util.regex.Pattern, which differs from
-Python's `re` in many places. The translation relies on the form of topic names: at most 249 of 65 ASCII characters.
-Each character, class and property becomes the set of those characters that it matches; anchors, boundaries and groups
-have counterparts. An expression that cannot be translated exactly raises ValueError with the position: no expression
-matches other topics than in Java.
+*Java's.* Spark's Kafka source and Kafka's tools compile expressions for topic names with java.util.regex.Pattern, which
+differs from Python's `re` in many places. The translation relies on the form of topic names: at most 249 of 65 ASCII
+characters. Each character, class and property becomes the set of those characters that it matches; anchors, boundaries
+and groups have counterparts. An expression that cannot be translated exactly raises ValueError with the position: no
+expression matches other topics than in Java. As in Java, nested repetition can take exponential time, such as `(a+)+b`
+on a name of many `a`.
 
-As in Java, nested repetition can take exponential time, such as `(a+)+b` on a name of many `a`.
+*RE2's.* Kafka's brokers match the expressions that clients send by RE2J, which has RE2's syntax: subscriptions of the
+consumer protocol (KIP-848) and patterns of transactional ids (KIP-1152). An engine that goes back and tries again, as
+Python's `re` and java.util.regex do, would let one expression of a client stop the server. RE2 takes linear time, and
+lets other threads run meanwhile. What an expression may take is bounded: its length, and the memory of its automaton;
+the package's own cache keeps at most 128 of them. The package google-re2 is part of the extra `server`. Without it
+every expression is refused.
+
+Source of the rules of the latter: org.apache.kafka.coordinator.group.Utils,
+kafka.coordinator.transaction.TransactionStateManager.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from pyspark_kafkalog.errors import missing_package
 from pyspark_kafkalog.java_regex.characters import (
     NOTHING,
     TOPIC_CHARS,
@@ -26,7 +38,7 @@ from pyspark_kafkalog.java_regex.characters import (
     read_escape,
     single,
 )
-from pyspark_kafkalog.units import INT32_MAX
+from pyspark_kafkalog.units import INT32_MAX, MIB
 
 _NAME_CHARS_MAX: Final = 249
 _NESTED_MAX: Final = 50
@@ -34,6 +46,11 @@ _ASCII_DIGITS: Final = "0123456789"
 _ASCII_LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _ANCHORS: Final = {"A": r"\A", "G": r"\A", "Z": r"\Z", "z": r"\Z", "b": r"\b", "B": r"\B"}
 _NEVER: Final = r"[^\x00-\U0010ffff]"
+
+#: A record of a subscription cannot hold a longer expression.
+_RE2_CHARS_MAX: Final = 32_767
+_AUTOMATON_BYTES_MAX: Final = MIB
+_RE2_MISSING: Final = str(missing_package("re2", "regular expressions of clients need"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,3 +395,31 @@ def _one_of(chars: CharSet) -> _Piece:
     else:
         text = f"[{''.join(sorted(chars)).replace('-', chr(92) + '-')}]" if chars else _NEVER
     return _Piece(text, 1, is_atom=True)
+
+
+def why_no_re2_patterns() -> str | None:
+    """Why every expression is refused; None if RE2 is installed."""
+    return _RE2_MISSING if importlib.util.find_spec("re2") is None else None
+
+
+def compile_re2_pattern(text: str) -> Callable[[str], bool]:
+    """Whether a name as a whole matches `text`. Raises ValueError if it is invalid, too large, or RE2 is missing."""
+    if len(text) > _RE2_CHARS_MAX:
+        raise ValueError(
+            f"a regular expression of {len(text)} characters is too long: at most {_RE2_CHARS_MAX} are allowed"
+        )
+    try:
+        import re2
+    except ModuleNotFoundError:
+        raise ValueError(_RE2_MISSING) from None
+    options = re2.Options()
+    options.max_mem = _AUTOMATON_BYTES_MAX
+    options.never_capture = True
+    options.log_errors = False
+    try:
+        compiled = re2.compile(text, options)
+    except re2.error as error:
+        reason = error.args[0] if error.args else ""
+        reason = reason.decode(errors="replace") if isinstance(reason, bytes) else reason
+        raise ValueError(f"the regular expression {text[:100]!r} is invalid: {reason}") from None
+    return lambda name: compiled.fullmatch(name) is not None

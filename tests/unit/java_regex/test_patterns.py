@@ -7,7 +7,7 @@ import re
 import pytest
 from counted_steps import counted_steps
 
-from pyspark_kafkalog.java_regex.topic_pattern import compile_topic_pattern
+from pyspark_kafkalog.java_regex.patterns import compile_topic_pattern
 
 NAMES = ("orders", "payments", "Orders", "a.b", "axb", "orders-eu-1", "_schemas", "t1", "11", "aa")
 
