@@ -44,7 +44,7 @@ from pyspark_kafkalog.config.definitions import LowerVersion
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import InvalidOptionError, OffsetOutOfRangeError
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
-from pyspark_kafkalog.object_store.address import StoreAddress
+from pyspark_kafkalog.object_store.client import StoreAddress
 from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
 from pyspark_kafkalog.root.protocol import PublicRoot, Root

@@ -20,7 +20,7 @@ from pyspark_kafkalog.metadata.image import PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.objects.backend import ObjectMetadataStore
 from pyspark_kafkalog.metadata.objects.log import has_commits_from
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.object_store.address import StoreAddress
+from pyspark_kafkalog.object_store.client import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.root.admin import Build

@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.object_store.address import StoreAddress
+from pyspark_kafkalog.object_store.client import StoreAddress
 from pyspark_kafkalog.root.writes import Staged, WriteTransaction
 from pyspark_kafkalog.spark.options.parse import WriteOptions
 from pyspark_kafkalog.spark.write.plan import MicroBatch, TopicTarget, WritePlan, plan_batch, plan_stream

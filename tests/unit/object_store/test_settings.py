@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.object_store.client_config import client_config
 from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.settings import (
     REDACTED,
     SECRET_OPTION_NAMES,
     STORE_OPTION_NAMES,
     StoreSettings,
+    client_config,
     is_secret_name,
     store_settings,
 )
