@@ -38,9 +38,8 @@ from pyspark_kafkalog.record.header import (
     crc32c,
 )
 from pyspark_kafkalog.record.kernels import decode as kernels
-from pyspark_kafkalog.record.kernels import layout as frame
 from pyspark_kafkalog.record.kernels.decode import largest_record, sections_in_time
-from pyspark_kafkalog.record.kernels.memory import COPY_SLACK_BYTES
+from pyspark_kafkalog.record.kernels.native import COPY_SLACK_BYTES
 from pyspark_kafkalog.record.kernels.zstd import UNKNOWN, ZstdBatchDecoder, bounds_of
 from pyspark_kafkalog.record.scan import as_bytes_array, verify_crcs
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX, INT64_MIN
@@ -62,25 +61,25 @@ _COLUMN_BITS: Final = {
 }
 
 _EXPECTED: Final = {
-    frame.BAD_LENGTH: "a record length that fits the batch",
-    frame.NO_ATTRIBUTES: "a record of at least 1 byte",
-    frame.BAD_TIMESTAMP_DELTA: "a timestamp delta of at most 10 bytes in the record",
-    frame.BAD_OFFSET_DELTA: "an offset delta of at most 5 bytes in the record",
-    frame.BAD_KEY_LENGTH: "a key length from -1 to the rest of the record",
-    frame.BAD_VALUE_LENGTH: "a value length from -1 to the rest of the record",
-    frame.BAD_HEADERS_COUNT: "a count of headers from 0 to the rest of the record",
-    frame.BAD_HEADER_KEY_LENGTH: "a header key length from 0 to the rest of the record",
-    frame.BAD_HEADER_VALUE_LENGTH: "a header value length from -1 to the rest of the record",
-    frame.BYTES_LEFT_IN_RECORD: "a record to end with its last header",
-    frame.BYTES_LEFT_IN_BATCH: "a batch to end with its last record",
-    frame.OFFSET_NOT_RISING: "an offset delta above that of the record before",
-    frame.OFFSET_PAST_LAST: "an offset delta of at most lastOffsetDelta",
+    kernels.BAD_LENGTH: "a record length that fits the batch",
+    kernels.NO_ATTRIBUTES: "a record of at least 1 byte",
+    kernels.BAD_TIMESTAMP_DELTA: "a timestamp delta of at most 10 bytes in the record",
+    kernels.BAD_OFFSET_DELTA: "an offset delta of at most 5 bytes in the record",
+    kernels.BAD_KEY_LENGTH: "a key length from -1 to the rest of the record",
+    kernels.BAD_VALUE_LENGTH: "a value length from -1 to the rest of the record",
+    kernels.BAD_HEADERS_COUNT: "a count of headers from 0 to the rest of the record",
+    kernels.BAD_HEADER_KEY_LENGTH: "a header key length from 0 to the rest of the record",
+    kernels.BAD_HEADER_VALUE_LENGTH: "a header value length from -1 to the rest of the record",
+    kernels.BYTES_LEFT_IN_RECORD: "a record to end with its last header",
+    kernels.BYTES_LEFT_IN_BATCH: "a batch to end with its last record",
+    kernels.OFFSET_NOT_RISING: "an offset delta above that of the record before",
+    kernels.OFFSET_PAST_LAST: "an offset delta of at most lastOffsetDelta",
 }
 _FOUND: Final = {
-    frame.BYTES_LEFT_IN_RECORD: "{} bytes more",
-    frame.BYTES_LEFT_IN_BATCH: "{} bytes more",
-    frame.BAD_TIMESTAMP_DELTA: "no such number",
-    frame.BAD_OFFSET_DELTA: "no such number",
+    kernels.BYTES_LEFT_IN_RECORD: "{} bytes more",
+    kernels.BYTES_LEFT_IN_BATCH: "{} bytes more",
+    kernels.BAD_TIMESTAMP_DELTA: "no such number",
+    kernels.BAD_OFFSET_DELTA: "no such number",
 }
 
 _SCRATCH_BATCH_BYTES: Final = 1 << 20  # larger batches are not worth the copy
@@ -410,7 +409,7 @@ def _decode(sections: Sections, requested: Range, bits: int, file: str) -> Recor
     if size_bytes > _MAX_COLUMN_BYTES:
         raise ValueError(f"{size_bytes} bytes of records do not fit one result of {_MAX_COLUMN_BYTES} bytes")
     out = _Output(bits, int(sections.batches["records_count"].sum(dtype=np.int64)), size_bytes)
-    state = np.zeros(frame.STATE_SIZE, np.int64)
+    state = np.zeros(kernels.STATE_SIZE, np.int64)
     bounds = np.array(
         [requested.start_offset, requested.end_offset, requested.first_ms, requested.last_ms], dtype=np.int64
     )
@@ -430,7 +429,7 @@ def _decode(sections: Sections, requested: Range, bits: int, file: str) -> Recor
         out.header_counts,
         state,
     )
-    if fault != frame.NO_FAULT:
+    if fault != kernels.NO_FAULT:
         raise record_fault(fault, state, sections.batches, file)
     return _collect(out, state, bits)
 
@@ -479,15 +478,15 @@ def check_counts(sections: Sections, file: str) -> None:
 
 def record_fault(fault: int, state: NDArray[np.int64], batches: NDArray[np.void], file: str) -> CorruptRecordError:
     """The error for a fault that a kernel left in `state`, at the record, or at the start of compressed records."""
-    batch = batches[int(state[frame.FAULT_BATCH])]
-    at = int(state[frame.FAULT_POSITION])
+    batch = batches[int(state[kernels.FAULT_BATCH])]
+    at = int(state[kernels.FAULT_POSITION])
     position = int(batch["position"]) + RECORDS_AT
-    found = _FOUND.get(fault, "{}").format(int(state[frame.FAULT_FOUND]))
+    found = _FOUND.get(fault, "{}").format(int(state[kernels.FAULT_FOUND]))
     if batch["attributes"] & COMPRESSION_MASK:
         found += f" at byte {at} after decompression"
     else:
         position += at
-    record = f"record {int(state[frame.FAULT_RECORD])} of {_name(batch)}"
+    record = f"record {int(state[kernels.FAULT_RECORD])} of {_name(batch)}"
     return CorruptRecordError(file=file, position=position, expected=f"{_EXPECTED[fault]}, in {record}", found=found)
 
 

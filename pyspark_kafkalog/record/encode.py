@@ -28,8 +28,7 @@ from pyspark_kafkalog.record.header import (
     crc32c,
 )
 from pyspark_kafkalog.record.kernels import encode as kernels
-from pyspark_kafkalog.record.kernels.memory import COPY_SLACK_BYTES
-from pyspark_kafkalog.record.kernels.native import crc32c_function
+from pyspark_kafkalog.record.kernels.native import COPY_SLACK_BYTES, crc32c_function
 from pyspark_kafkalog.record.kernels.scan import compute_crcs
 from pyspark_kafkalog.units import INT32_MAX
 

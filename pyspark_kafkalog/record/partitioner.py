@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns, address_of
 from pyspark_kafkalog.record.kernels.cache import kernel
-from pyspark_kafkalog.record.kernels.memory import INT32, INT32_IN, INT64, INT64_IN, UINT8_IN, load_byte, load_int32
+from pyspark_kafkalog.record.kernels.native import INT32, INT32_IN, INT64, INT64_IN, UINT8_IN, load_byte, load_int32
 
 #: In an array of partitions: the record has no explicit partition.
 NO_PARTITION: Final = -1

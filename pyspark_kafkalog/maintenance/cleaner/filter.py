@@ -48,7 +48,7 @@ from pyspark_kafkalog.record.header import (
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
 )
-from pyspark_kafkalog.record.kernels.memory import COPY_SLACK_BYTES
+from pyspark_kafkalog.record.kernels.native import COPY_SLACK_BYTES
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.log.isolation import EndedTransaction, wrong_index_error

@@ -13,7 +13,7 @@ writers of keys must not be able to find a collision. The map never reaches the 
 which is MD5, many times slower for short keys.
 
 Rewriting keeps offsets, so a surviving record keeps its bytes except for the timestamp delta, which is relative to a
-base that may have moved, and the length in front. Layout of a record: record/kernels/layout.py.
+base that may have moved, and the length in front. Layout of a record: record/kernels/decode.py.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg, misc, var-annotated"
@@ -29,8 +29,8 @@ from numba.extending import intrinsic
 
 from pyspark_kafkalog.record.header import CONTROL_MASK, NO_TIMESTAMP, RECORD_BATCH_OVERHEAD_BYTES, TIMESTAMP_TYPE_MASK
 from pyspark_kafkalog.record.kernels.cache import kernel
-from pyspark_kafkalog.record.kernels.layout import BYTES_LEFT_IN_BATCH, NO_FAULT, note_fault, read_record
-from pyspark_kafkalog.record.kernels.memory import (
+from pyspark_kafkalog.record.kernels.decode import BYTES_LEFT_IN_BATCH, NO_FAULT, note_fault, read_record
+from pyspark_kafkalog.record.kernels.native import (
     INT16,
     INT64,
     INT64_IN,

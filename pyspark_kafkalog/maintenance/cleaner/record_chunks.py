@@ -23,7 +23,7 @@ from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.maintenance.cleaner import kernels_cleaner as kernels
 from pyspark_kafkalog.record.decode import LogBytes, Sections, check_counts, open_sections, record_fault
 from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORD_BATCH_OVERHEAD_BYTES, RECORDS_AT
-from pyspark_kafkalog.record.kernels.layout import NO_FAULT, STATE_SIZE
+from pyspark_kafkalog.record.kernels.decode import NO_FAULT, STATE_SIZE
 from pyspark_kafkalog.record.scan import verify_crcs
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES as RUN_BYTES
 from pyspark_kafkalog.storage.segment.reader import BatchRun, Extent, SegmentReader

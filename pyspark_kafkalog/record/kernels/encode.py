@@ -2,7 +2,7 @@
 
 There are two passes: `plan_batches` determines the size of every record and the ends of batches, `write_records` writes
 the records of each batch, with room for its header before them. `write_headers` writes the headers once sizes are
-final, i.e. after compression. Layout of a record: layout.py.
+final, i.e. after compression. Layout of a record: decode.py.
 
 Rows are given in output order (a gather). A column is a tuple of addresses (int32 offsets, data, end of data, validity
 bitmap); 0 for offsets means all null, 0 for validity no nulls. Headers are (address of list offsets, keys, values), 0
@@ -37,7 +37,7 @@ from pyspark_kafkalog.record.header import (
     RECORDS_COUNT_AT,
 )
 from pyspark_kafkalog.record.kernels.cache import kernel
-from pyspark_kafkalog.record.kernels.memory import (
+from pyspark_kafkalog.record.kernels.native import (
     INT64,
     INT64_IN,
     UINT8,

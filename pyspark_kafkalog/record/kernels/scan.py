@@ -29,8 +29,7 @@ from pyspark_kafkalog.record.header import (
     RECORDS_COUNT_AT,
 )
 from pyspark_kafkalog.record.kernels.cache import kernel
-from pyspark_kafkalog.record.kernels.memory import INT64_IN, UINT8_IN, UINT32, UINT32_IN
-from pyspark_kafkalog.record.kernels.native import call_crc32c
+from pyspark_kafkalog.record.kernels.native import INT64_IN, UINT8_IN, UINT32, UINT32_IN, call_crc32c
 from pyspark_kafkalog.units import INT64_MAX
 
 #: Reasons why a scan stopped.

@@ -26,11 +26,12 @@ from pyspark_kafkalog.record.header import (
     TIMESTAMP_TYPE_MASK,
 )
 from pyspark_kafkalog.record.kernels.cache import kernel
-from pyspark_kafkalog.record.kernels.layout import BYTES_LEFT_IN_BATCH, NO_FAULT, note_fault, read_record
-from pyspark_kafkalog.record.kernels.memory import (
+from pyspark_kafkalog.record.kernels.decode import BYTES_LEFT_IN_BATCH, NO_FAULT, note_fault, read_record
+from pyspark_kafkalog.record.kernels.native import (
     INT64,
     INT64_IN,
     UINT8,
+    call_crc32c,
     copy_bytes,
     load_byte,
     read_varint,
@@ -39,7 +40,6 @@ from pyspark_kafkalog.record.kernels.memory import (
     varlong_size,
     write_varlong,
 )
-from pyspark_kafkalog.record.kernels.native import call_crc32c
 from pyspark_kafkalog.record.kernels.scan import BATCH_TABLE, BATCH_TABLE_OUT, scan_headers, write_big_endian
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
 

@@ -31,12 +31,15 @@ from pyspark_kafkalog.record.codecs.zstd import (
 from pyspark_kafkalog.record.columns import address_of
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORD_BATCH_OVERHEAD_BYTES
 from pyspark_kafkalog.record.kernels.cache import kernel
-from pyspark_kafkalog.record.kernels.memory import INT64, INT64_IN, UINT32_IN, load_byte
 from pyspark_kafkalog.record.kernels.native import (
+    INT64,
+    INT64_IN,
+    UINT32_IN,
     ZstdLibrary,
     call_crc32c,
     call_zstd,
     crc32c_function,
+    load_byte,
     zstd_library,
 )
 

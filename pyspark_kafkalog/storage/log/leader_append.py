@@ -74,7 +74,7 @@ from pyspark_kafkalog.record.header import (
     next_sequence,
     parse_header,
 )
-from pyspark_kafkalog.record.kernels import layout
+from pyspark_kafkalog.record.kernels.decode import NO_FAULT, STATE_SIZE
 from pyspark_kafkalog.record.kernels.native import crc32c_function
 from pyspark_kafkalog.record.kernels.validate import (
     RENUMBERED_RECORD_BYTES,
@@ -346,10 +346,10 @@ def _check_records(stored: NDArray[np.uint8], batches: NDArray[np.void], config:
         timestamps = np.empty(total, dtype=np.int64)  # bounded: by check_counts
         has_key = np.empty(total, dtype=np.uint8)  # bounded: by check_counts
         is_numbered = np.empty(len(rows), dtype=np.uint8)
-        state = np.zeros(layout.STATE_SIZE, dtype=np.int64)
+        state = np.zeros(STATE_SIZE, dtype=np.int64)
         table = np.ascontiguousarray(rows)
         fault = check_sections(sections.addresses, sections.sizes, table, timestamps, has_key, is_numbered, state)
-        if fault != layout.NO_FAULT:
+        if fault != NO_FAULT:
             raise record_fault(fault, state, rows, REQUEST)
         before = int(batches["records_count"][:first].sum(dtype=np.int64))
         if config.compact and not has_key.all():

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
 from pyspark_kafkalog.record.kernels.cache import kernel
-from pyspark_kafkalog.record.kernels.memory import INT64, INT64_IN
+from pyspark_kafkalog.record.kernels.native import INT64, INT64_IN
 from pyspark_kafkalog.record.kernels.scan import BATCH_TABLE
 from pyspark_kafkalog.storage.artefacts.index_file import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from pyspark_kafkalog.units import INT32_MAX

@@ -60,7 +60,7 @@ def copy_sources(target: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "edited", ["record/kernels/layout.py", "record/header.py", "maintenance/cleaner/kernels_cleaner.py", "units.py"]
+    "edited", ["record/kernels/decode.py", "record/header.py", "maintenance/cleaner/kernels_cleaner.py", "units.py"]
 )
 def test_edit_of_inlined_source_changes_digest(tmp_path: Path, edited: str) -> None:
     copy_sources(tmp_path)
