@@ -1,6 +1,6 @@
 """Streaming reads.
 
 - reader: the reader that Spark calls; progress written to a consumer group
-- offsets: offsets as stored in the checkpoint
-- plan: the partitions of the subscription as of one moment; the end of a micro-batch, its limits and its ranges
+- plan: the partitions of the subscription as of one moment; the end of a micro-batch, its limits and its ranges;
+  offsets as stored in the checkpoint
 """

@@ -1,6 +1,17 @@
-"""Plans a stream: the end of the next micro-batch, its limits, and the ranges to read for it.
+"""Plans a stream: the end of the next micro-batch, its limits, and the ranges to read for it; its offsets as JSON.
 
-The only I/O is PartitionView's, and that of a limit of bytes.
+*Offsets* are stored in the checkpoint, with the log directory and the topics that they belong to:
+
+    {"orders": {"0": 23, "1": 42},                            the next offset of each partition
+     "kafkalog:root:<cluster id>:<directory id>": {},         the log directory
+     "kafkalog:topic:orders:<topic id>": {}}                  the topic of that name
+
+The format is that of Spark's Kafka source (org.apache.spark.sql.kafka010.KafkaSourceOffset), ordered by topic name and
+partition number, because Spark takes equal text to mean "no new data". That source, and earlier versions of this one,
+ignore a name without partitions, and no topic name contains a colon. So all of them can use the same checkpoint, and
+ids are checked if it contains them. Ids are quoted as in URLs; an unknown id is empty.
+
+*Plans.* The only I/O is PartitionView's, and that of a limit of bytes.
 
 A plan is made on a `StreamView`: the readable partitions of the subscription, all as of one moment.
 
@@ -27,19 +38,21 @@ records advances, in proportion to their number.
 from __future__ import annotations
 
 import heapq
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import quote, unquote
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
-from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.errors import InvalidOptionError, UnknownTopicError
 from pyspark_kafkalog.spark.options.parse import StreamReadOptions
-from pyspark_kafkalog.spark.options.positions import Assign, Subscription
+from pyspark_kafkalog.spark.options.positions import Assign, SpecificOffsets, Subscription, parse_offset_spec
 from pyspark_kafkalog.spark.read.plan import OffsetRange, readable_topics
-from pyspark_kafkalog.spark.stream.offsets import StreamOffsets
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.log.log_state import load_read_only
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -50,10 +63,82 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.reader import PartitionExtents
 
 _TRIES: Final = 10
+_IDS_PREFIX: Final = "kafkalog:"
+_ROOT_ID: Final = "root"
+_TOPIC_ID: Final = "topic"
+#: The next offset to read, by partition. A partition that is not in it starts at its earliest offset.
+StreamOffsets: TypeAlias = Mapping[TopicPartition, int]
 #: The id of each topic that the stream reads, None if a broker's directory has no id for it.
 TopicIds: TypeAlias = Mapping[str, str | None]
 
 _NO_IDS: Final[TopicIds] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What offsets belong to: the log directory (None if it or the checkpoint has no ids), and topic ids by name."""
+
+    root: RootIdentity | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+
+def to_json(offsets: StreamOffsets, origin: Origin | None = None) -> dict[str, dict[str, int]]:
+    """The offsets as a stream reader returns them to Spark."""
+    by_topic: dict[str, dict[str, int]] = {}
+    for topic_partition in sorted(offsets):
+        by_topic.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = offsets[topic_partition]
+    if origin is not None and origin.root is not None:
+        by_topic[_ids_name(_ROOT_ID, origin.root.cluster_id or "", origin.root.directory_id or "")] = {}
+    if origin is not None:
+        by_topic |= {_ids_name(_TOPIC_ID, topic, origin.topic_ids[topic]): {} for topic in sorted(origin.topic_ids)}
+    return by_topic
+
+
+def from_json(given: dict[str, Any]) -> dict[TopicPartition, int]:
+    """The offsets that Spark passes to a stream reader, possibly from a checkpoint.
+
+    Raises InvalidOptionError for content that neither this source nor Spark's Kafka source writes.
+    """
+    text = json.dumps(given)
+    try:
+        spec = parse_offset_spec(text)
+    except ValueError as error:
+        raise _not_ours(text, str(error)) from error
+    if not isinstance(spec, SpecificOffsets) or any(offset < 0 for offset in spec.offsets.values()):
+        raise _not_ours(text, "expected offsets of 0 and above")
+    return dict(spec.offsets)
+
+
+def origin_from_json(given: dict[str, Any]) -> Origin:
+    """The origin of the offsets in `given`, as far as it contains ids. Raises InvalidOptionError as `from_json`."""
+    roots: list[RootIdentity] = []
+    topic_ids: dict[str, str] = {}
+    for name, partitions in given.items():
+        if not name.startswith(_IDS_PREFIX):
+            continue
+        kind, *ids = [unquote(part) for part in name.removeprefix(_IDS_PREFIX).split(":")]
+        if partitions == {} and kind == _ROOT_ID and len(ids) == 2 and any(ids) and not roots:
+            roots.append(RootIdentity(ids[0] or None, ids[1] or None))
+        elif partitions == {} and kind == _TOPIC_ID and len(ids) == 2 and all(ids) and ids[0] not in topic_ids:
+            topic_ids[ids[0]] = ids[1]
+        else:
+            raise _not_ours(
+                json.dumps({name: partitions}),
+                f'expected one "{_IDS_PREFIX}{_ROOT_ID}:<cluster id>:<directory id>" and a '
+                f'"{_IDS_PREFIX}{_TOPIC_ID}:<name>:<id>" a topic, without partitions',
+            )
+    return Origin(roots[0] if roots else None, topic_ids)
+
+
+def _ids_name(*parts: str) -> str:
+    return _IDS_PREFIX + ":".join(quote(part, safe="") for part in parts)
+
+
+def _not_ours(text: str, why: str) -> InvalidOptionError:
+    return InvalidOptionError(
+        f"option checkpointLocation names a checkpoint with offsets that this source cannot continue from: "
+        f"{text[:200]}: {why}; give the query its own checkpoint"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 One process has the reader as long as its query runs. The state that it keeps between calls is never needed to plan a
 micro-batch again after a crash (see plan.py); it serves to report losses early and to avoid repeated reads.
 
-A query reads from one log directory. The checkpoint contains its ids and those of its topics (offsets.py): another log
+A query reads from one log directory. The checkpoint contains its ids and those of its topics (plan.py): another log
 directory at the path ends the query, and a re-created topic is recognised by its id. A checkpoint of Spark's Kafka
 source, or of an earlier version, has no ids; they are added with the next offsets.
 
@@ -38,17 +38,21 @@ from pyspark_kafkalog.spark.read.plan import (
     subscribed_partitions,
 )
 from pyspark_kafkalog.spark.read.reader import StreamRange, StreamTask, read_stream_range, share_tasks
-from pyspark_kafkalog.spark.stream.offsets import Origin, StreamOffsets, from_json, origin_from_json, to_json
 from pyspark_kafkalog.spark.stream.plan import (
     BatchDelay,
+    Origin,
+    StreamOffsets,
     StreamView,
     TopicIds,
     default_read_limit,
+    from_json,
     limit_bytes,
     limit_offsets,
+    origin_from_json,
     plan_latest,
     plan_read,
     take_view,
+    to_json,
     unread_count,
 )
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, another_root_error

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_kafkalog.errors import DataLossError, LogDirError
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.read.reader import KafkalogBatchReader
-from pyspark_kafkalog.spark.stream.offsets import from_json
+from pyspark_kafkalog.spark.stream.plan import from_json
 from pyspark_kafkalog.spark.stream.reader import KafkalogStreamReader
 from pyspark_kafkalog.storage.names import TopicPartition
 

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, LogDirError
-from pyspark_kafkalog.spark.stream.offsets import Origin, from_json, origin_from_json, to_json
+from pyspark_kafkalog.spark.stream.plan import Origin, from_json, origin_from_json, to_json
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.names import TopicPartition
 

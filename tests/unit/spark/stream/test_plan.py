@@ -16,15 +16,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.spark.options.parse import parse_stream_read_options
 from pyspark_kafkalog.spark.read.plan import OffsetRange
-from pyspark_kafkalog.spark.stream.offsets import from_json, to_json
 from pyspark_kafkalog.spark.stream.plan import (
     BatchDelay,
     PartitionView,
     default_read_limit,
+    from_json,
     limit_offsets,
     plan_latest,
     plan_read,
     prorate,
+    to_json,
     unread_count,
 )
 from pyspark_kafkalog.storage.log.reader import LocalExtents
