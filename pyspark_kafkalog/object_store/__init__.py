@@ -1,10 +1,9 @@
 """Object stores (S3, GCS, Azure Blob Storage) as the rest of the package uses them. In reading order:
 
-store          what a store can do: keys, requests, errors
-location       URLs of object stores, and paths
-settings       endpoint and credentials: options, Hadoop's settings, the environment; what is hidden in texts
-retries        how long requests are repeated; who holds a name after a create (put-if-absent)
-probe          whether a store's put-if-absent decides among concurrent writers
-client         the store behind a URL, by obstore; the address of a store, as it travels to tasks
-client_errors  what its errors mean
+store     what a store can do: keys, requests, errors
+location  URLs of object stores, and paths
+settings  endpoint and credentials: options, Hadoop's settings, the environment; what is hidden in texts
+retries   how long requests are repeated; who holds a name after a create (put-if-absent)
+probe     whether a store's put-if-absent decides among concurrent writers
+client    the store behind a URL, by obstore, and what its errors mean; the address of a store, for tasks
 """
