@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -35,8 +35,8 @@ from pyspark_kafkalog.storage.log.producers import (
     BATCHES_TO_RETAIN,
     BatchMetadata,
     ProducerBatch,
+    Producers,
     ProducerState,
-    is_expired,
     producer_batches,
 )
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -58,9 +58,8 @@ _RECALLED_BYTES: Final = 4 << 20
 _KINDS: Final = {ControlRecordType.COMMIT: ProducerBatchKind.COMMIT, ControlRecordType.ABORT: ProducerBatchKind.ABORT}
 
 
-@dataclass(slots=True)
-class PartitionProducers:
-    """The producers of a partition below `end_offset`. `open`: by first offset, the producers of open transactions.
+class PartitionProducers(Producers):
+    """The producers of a partition in an object store, of which rows in commits tell.
 
     `leader_epoch`: that of the partition. After a promotion, which raises it, offsets below `end_offset` may have been
     truncated and written again.
@@ -69,26 +68,18 @@ class PartitionProducers:
     looked for in segments.
     """
 
-    end_offset: int = 0
-    leader_epoch: int = 0
-    count_max: int = 1000
-    producers: dict[int, ProducerState] = field(default_factory=dict)
-    open: dict[int, int] = field(default_factory=dict)
-    recalled: set[int] = field(default_factory=set)
-
-    def begin_with(self, entries: Iterable[ProducerStateEntry]) -> None:
-        """Start from a snapshot's entries."""
-        for entry in entries:
-            self._set(ProducerState.of_entry(entry))
+    def __init__(self) -> None:
+        super().__init__()
+        self.leader_epoch = 0
+        self.count_max = 1000
+        self.recalled: set[int] = set()
 
     def remove_expired(self, *, now_ms: int, expiration_ms: int) -> None:
         """Forget producers that have expired."""
-        for producer_id, state in list(self.producers.items()):
-            if is_expired(state.entry(), now_ms, expiration_ms):
-                del self.producers[producer_id]
+        self.forget_expired(now_ms, expiration_ms)
         self.count_max = max(self.count_max, 2 * len(self.producers))
 
-    def apply(self, rows: NDArray[np.void]) -> None:
+    def add(self, rows: NDArray[np.void]) -> None:
         """Add batches that were committed (PRODUCER_BATCH_DTYPE)."""
         for base, last, producer_id, timestamp_ms, start, coordinator, sequence, epoch, kind in rows.tolist():
             state = self.producers.get(producer_id) or ProducerState(producer_id)
@@ -116,21 +107,13 @@ class PartitionProducers:
                 current_txn_first_offset=start,
                 batches=kept[-BATCHES_TO_RETAIN:],
             )
-            self._set(updated)
+            self.put(updated)
 
-    def recall(self, producer_id: int, batches: Iterable[ProducerBatch]) -> None:
+    def recall_earlier(self, producer_id: int, batches: Iterable[ProducerBatch]) -> None:
         """Remember the producer's stored `batches`, in order, which end before the first one that is known."""
         state = self.producers[producer_id]
         earlier = [each.metadata() for each in batches if each.producer_epoch == state.producer_epoch]
         self.producers[producer_id] = state.with_batches((*earlier, *state.batches)[-BATCHES_TO_RETAIN:])
-
-    def _set(self, state: ProducerState) -> None:
-        known = self.producers.get(state.producer_id)
-        if known is not None:
-            self.open.pop(known.current_txn_first_offset, None)
-        if state.current_txn_first_offset != NO_OFFSET:
-            self.open[state.current_txn_first_offset] = state.producer_id
-        self.producers[state.producer_id] = state
 
 
 def producer_snapshot(
@@ -166,7 +149,7 @@ def producers_below(
         found.begin_with(producer_snapshot(store, of, segments[-1]))
         found.end_offset = segments[-1].end_offset
     rows = partition.producer_batches.table
-    found.apply(rows[(rows["base_offset"] >= found.end_offset) & (rows["last_offset"] < end_offset)])
+    found.add(rows[(rows["base_offset"] >= found.end_offset) & (rows["last_offset"] < end_offset)])
     found.end_offset = end_offset
     return found
 
@@ -223,7 +206,7 @@ class KnownProducers:
         if known is not None and _is_continued(known, partition):
             rows = partition.producer_batches.table
             first = int(np.searchsorted(rows["base_offset"], known.end_offset))
-            known.apply(rows[first:])
+            known.add(rows[first:])
             known.end_offset = partition.state.log_end_offset
         else:
             known = producers_of(image, self._store, topic_partition)
@@ -272,7 +255,7 @@ class LazyProducers(Mapping[int, ProducerState]):
         known, state = self.base, self.base.producers.get(producer_id)
         if state is None or not state.batches or producer_id in known.recalled:
             return state
-        known.recall(producer_id, self._earlier(producer_id, state.batches[0].first_offset))
+        known.recall_earlier(producer_id, self._earlier(producer_id, state.batches[0].first_offset))
         known.recalled.add(producer_id)
         return known.producers[producer_id]
 
@@ -330,7 +313,7 @@ def rows_of(batches: Iterable[ProducerBatch]) -> NDArray[np.void]:
 
 def with_transaction_starts(base: PartitionProducers, rows: NDArray[np.void]) -> ProducersAppended:
     """The commit's rows of the batches of `rows`, which follow `base`. Sets where their transactions begin."""
-    started = {producer_id: first_offset for first_offset, producer_id in base.open.items()}
+    started = {producer_id: first_offset for first_offset, producer_id in base.open_transactions.items()}
     starts = rows["transaction_start"]
     for at in np.flatnonzero(rows["kind"] != ProducerBatchKind.DATA).tolist():
         producer_id = int(rows["producer_id"][at])

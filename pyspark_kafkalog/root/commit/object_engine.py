@@ -147,7 +147,8 @@ def plan_truncation(
     if end_offset <= before.log_start_offset:
         empty = _empty(before, min(offset, before.log_start_offset))
         return PlannedTruncation(of, change.topic_id, before, empty, store, log)
-    after = replace(before, log_end_offset=end_offset, first_unstable_offset=min(producers.open, default=-1))
+    first_unstable_offset = next(iter(producers.open_transactions), -1)
+    after = replace(before, log_end_offset=end_offset, first_unstable_offset=first_unstable_offset)
     if end_offset == kept_end:
         return PlannedTruncation(of, change.topic_id, before, after, store, log)
     # The log starts below for a moment: what is known of producers from before the log start stays.
@@ -195,7 +196,7 @@ def _rows(producers: PartitionProducers, batches: FollowerBatches) -> NDArray[np
     """The commit's rows of the batches of producers in `batches`, which are added to `producers`."""
     stored = producer_batches(batches.data, batches.batches, data_position=0, file="<batches stored again>")
     rows = appended_to(producers, stored).rows
-    producers.apply(rows)
+    producers.add(rows)
     return rows
 
 

@@ -19,12 +19,15 @@ import os
 import struct
 from collections.abc import Iterable
 from dataclasses import astuple
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, crc32c
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, open_to_read
+from pyspark_kafkalog.storage.names import PRODUCER_SNAPSHOT_SUFFIX, segment_file
 from pyspark_kafkalog.values import quick_dataclass
 
 SNAPSHOT_VERSION: Final = 1
@@ -120,3 +123,62 @@ def write_snapshot(
 ) -> None:
     """Write `entries` to `path`, byte for byte as Kafka does; `durable` waits until they are on disk."""
     fs.write_file_atomic(path, encode_snapshot(entries), durable=durable)
+
+
+class ProducerSnapshotFiles:
+    """The snapshot files of the partition in `directory`, which one process changes."""
+
+    def __init__(self, directory: Path, fs: FileSystem = LOCAL) -> None:
+        self.directory = directory
+        self._fs = fs
+
+    @cached_property
+    def offsets(self) -> set[int]:
+        """Offsets of the files, listed on first use: a scan of a long log segment by segment does not need them."""
+        return set(PartitionListing.read(self.directory).snapshot_offsets)
+
+    @property
+    def latest_offset(self) -> int | None:
+        return max(self.offsets, default=None)
+
+    def read_latest(self) -> tuple[int, tuple[ProducerStateEntry, ...]] | None:
+        """The latest usable snapshot: its offset and its entries. Damaged ones above it are removed."""
+        while (offset := self.latest_offset) is not None:
+            try:
+                return offset, read_snapshot(self._path(offset))
+            except (CorruptIndexError, FileNotFoundError):
+                self.remove(offset)
+        return None
+
+    def write(self, offset: int, entries: Iterable[ProducerStateEntry], *, durable: bool) -> None:
+        """Write the snapshot at `offset`; `durable` waits until it is on disk."""
+        write_snapshot(self._path(offset), entries, fs=self._fs, durable=durable)
+        self.offsets.add(offset)
+
+    def remove(self, offset: int) -> None:
+        """Remove the file at `offset`, if it exists."""
+        self.offsets.discard(offset)
+        self._fs.unlink_if_there(self._path(offset))
+
+    def remove_outside(self, log_start_offset: int, log_end_offset: int) -> None:
+        """Keep only those in (log start, log end]."""
+        for offset in sorted(self.offsets):
+            if offset > log_end_offset or offset <= log_start_offset:
+                self.remove(offset)
+
+    def remove_all(self) -> None:
+        for offset in sorted(self.offsets):
+            self.remove(offset)
+
+    def remove_strays(self, base_offsets: Iterable[int]) -> None:
+        """Keep only those at base offsets of segments, and the largest other one if it is above them all."""
+        bases = set(base_offsets)
+        self.offsets = set(PartitionListing.read(self.directory).snapshot_offsets)
+        strays = sorted(self.offsets - bases)
+        if strays and (not bases or strays[-1] >= max(bases)):
+            strays.pop()
+        for offset in strays:
+            self.remove(offset)
+
+    def _path(self, offset: int) -> Path:
+        return segment_file(self.directory, offset, PRODUCER_SNAPSHOT_SUFFIX)

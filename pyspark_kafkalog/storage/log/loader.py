@@ -360,7 +360,7 @@ class _Loader:
 
     def _load_producers(self, log_start_offset: int, log_end_offset: int) -> ProducerStateManager:
         producers = self._producers()
-        producers.remove_stray_snapshots(self.segments.base_offsets)
+        producers.snapshots.remove_strays(self.segments.base_offsets)
         rebuild_producer_state(
             producers,
             self.segments,

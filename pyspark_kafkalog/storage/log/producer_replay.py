@@ -57,7 +57,7 @@ def rebuild_producer_state(
     """
     segments = list(segments)
     snapshot_offsets = [*(segment.base_offset for segment in segments[-2:]), end_offset]
-    if producers.latest_snapshot_offset is None and clean_shutdown:
+    if producers.snapshots.latest_offset is None and clean_shutdown:
         for offset in snapshot_offsets:
             producers.end_offset = offset
             producers.take_snapshot()

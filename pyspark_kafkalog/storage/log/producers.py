@@ -4,6 +4,8 @@ A producer's batches carry its id, its epoch, and sequence numbers that increase
 producer's last five batches and its open transaction. A batch with an older epoch is fenced. A transactional batch
 opens a transaction; an end-transaction marker, which is a control batch, ends it.
 
+`Producers` is that state in memory; a `ProducerStateManager` also has the snapshot files of a partition's directory.
+
 The state at an offset is that of the latest snapshot at or below it plus the batches after it (`producer_replay`). A
 snapshot is written at each roll, named after the new segment's base offset, and at a clean close and in recovery, named
 after the log end offset. A crash in between costs a longer replay and nothing else.
@@ -14,7 +16,6 @@ ProducerAppendInfo.
 
 from __future__ import annotations
 
-import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +28,6 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import (
     CoordinatorFencedError,
-    CorruptIndexError,
     InvalidTransactionStateError,
     ProducerFencedError,
 )
@@ -41,15 +41,12 @@ from pyspark_kafkalog.record.header import (
     next_sequence,
 )
 from pyspark_kafkalog.record.reference import decode_batch
-from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import (
     NO_OFFSET,
+    ProducerSnapshotFiles,
     ProducerStateEntry,
-    read_snapshot,
-    write_snapshot,
 )
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
-from pyspark_kafkalog.storage.names import PRODUCER_SNAPSHOT_SUFFIX, segment_file
 from pyspark_kafkalog.values import quick_dataclass
 
 BATCHES_TO_RETAIN: Final = 5
@@ -312,26 +309,17 @@ class CheckedProducers:
     completed: tuple[CompletedTransaction, ...]
 
 
-class ProducerStateManager:
-    """Producer state of the partition in `directory`, up to `end_offset`."""
+class Producers:
+    """The producers of a partition below `end_offset`, in memory: their last batches, and their open transactions."""
 
-    def __init__(self, directory: Path, *, expiration_ms: int, fs: FileSystem = LOCAL) -> None:
-        self.directory = directory
+    def __init__(self) -> None:
         self.producers: dict[int, ProducerState] = {}
         self.end_offset = 0
-        self._expiration_ms = expiration_ms
-        self._fs = fs
         #: First offset of an open transaction -> producer id, in the order of the offsets: so the first one is found
         #: without a search. A dict would step over all that have ended before it.
-        self._open: OrderedDict[int, int] = OrderedDict()
+        self.open_transactions: OrderedDict[int, int] = OrderedDict()
         self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset, until that is replicated
-        self._last_snapshot_offset = 0
         self._last_writer: int | None = None  # None: to be found among the producers
-
-    @functools.cached_property
-    def _snapshots(self) -> set[int]:
-        """Offsets of the snapshots, listed on first use: a scan of a long log segment by segment does not need them."""
-        return set(PartitionListing.read(self.directory).snapshot_offsets)
 
     @property
     def is_empty(self) -> bool:
@@ -347,10 +335,6 @@ class ProducerStateManager:
         if state is None:
             state = max(self.producers.values(), key=_last_offset, default=None)
         return None if state is None else state.entry()
-
-    @property
-    def latest_snapshot_offset(self) -> int | None:
-        return max(self._snapshots, default=None)
 
     # Appending
 
@@ -419,17 +403,19 @@ class ProducerStateManager:
     def _add_open(self, started: Iterable[tuple[int, int]]) -> None:
         """Add transactions, each as its first offset and its producer. They begin above all others, in a sound log."""
         added = sorted(started)
-        is_above = not added or not self._open or next(reversed(self._open)) < added[0][0]
-        self._open.update(added)
+        is_above = not added or not self.open_transactions or next(reversed(self.open_transactions)) < added[0][0]
+        self.open_transactions.update(added)
         if not is_above:
-            self._open = OrderedDict(sorted(self._open.items()))
+            self.open_transactions = OrderedDict(sorted(self.open_transactions.items()))
 
     def _complete(self, transaction: CompletedTransaction) -> None:
-        self._open.pop(transaction.first_offset, None)
+        self.open_transactions.pop(transaction.first_offset, None)
         self._unreplicated[transaction.first_offset] = transaction.last_offset
 
     def _last_stable_offset_after(self, transaction: CompletedTransaction) -> int:
-        others = (first for first, producer_id in self._open.items() if producer_id != transaction.producer_id)
+        others = (
+            first for first, producer_id in self.open_transactions.items() if producer_id != transaction.producer_id
+        )
         return next(others, transaction.last_offset + 1)
 
     # Open and unreplicated transactions
@@ -437,12 +423,12 @@ class ProducerStateManager:
     @property
     def first_unstable_offset(self) -> int | None:
         """First offset of the oldest transaction that is open, or was ended at or above the high watermark."""
-        return min((*islice(self._open, 1), *self._unreplicated), default=None)
+        return min((*islice(self.open_transactions, 1), *self._unreplicated), default=None)
 
     @property
     def first_undecided_offset(self) -> int | None:
         """First offset of the oldest open transaction."""
-        return next(iter(self._open), None)
+        return next(iter(self.open_transactions), None)
 
     def high_watermark_moved(self, high_watermark: int) -> None:
         """Forget transactions whose markers are now below the high watermark."""
@@ -450,22 +436,68 @@ class ProducerStateManager:
         for first_offset in ended:
             del self._unreplicated[first_offset]
 
+    # All at once
+
+    def begin_with(self, entries: Iterable[ProducerStateEntry]) -> None:
+        """Add the producers of a snapshot's entries."""
+        begun = {entry.producer_id: ProducerState.of_entry(entry) for entry in entries}
+        self.producers.update(begun)
+        self._add_open(
+            (state.current_txn_first_offset, producer_id)
+            for producer_id, state in begun.items()
+            if state.current_txn_first_offset != NO_OFFSET
+        )
+
+    def put(self, state: ProducerState) -> None:
+        """Replace the state of one producer."""
+        known = self.producers.get(state.producer_id)
+        open_before = NO_OFFSET if known is None else known.current_txn_first_offset
+        if state.current_txn_first_offset != open_before:
+            self.open_transactions.pop(open_before, None)
+            if state.current_txn_first_offset != NO_OFFSET:
+                self._add_open([(state.current_txn_first_offset, state.producer_id)])
+        self.producers[state.producer_id] = state
+
+    def forget_expired(self, now_ms: int, expiration_ms: int) -> None:
+        """Forget producers that have not written for so long and have no open transaction."""
+        for producer_id, state in list(self.producers.items()):
+            if is_expired(state.entry(), now_ms, expiration_ms):
+                del self.producers[producer_id]
+
+    def clear(self) -> None:
+        """Forget everything but `end_offset`."""
+        self.producers.clear()
+        self._last_writer = None
+        self.open_transactions.clear()
+        self._unreplicated.clear()
+
+
+class ProducerStateManager(Producers):
+    """Producers of the partition in `directory`, up to `end_offset`, with their snapshot files."""
+
+    def __init__(self, directory: Path, *, expiration_ms: int, fs: FileSystem = LOCAL) -> None:
+        super().__init__()
+        self.snapshots = ProducerSnapshotFiles(directory, fs)
+        self._expiration_ms = expiration_ms
+        self._last_snapshot_offset = 0
+
+    @property
+    def directory(self) -> Path:
+        return self.snapshots.directory
+
     def log_start_moved(self, log_start_offset: int) -> None:
         """Follow an increase of the log start offset."""
         self.high_watermark_moved(log_start_offset)
         self.end_offset = max(self.end_offset, log_start_offset)
-        latest = self.latest_snapshot_offset
+        latest = self.snapshots.latest_offset
         self._last_snapshot_offset = log_start_offset if latest is None else latest
-
-    # Snapshots
 
     def take_snapshot(self, *, durable: bool = False) -> None:
         """Write a snapshot at `end_offset`, unless the last one is at or above that offset."""
         if self.end_offset <= self._last_snapshot_offset:
             return
         entries = [state.entry() for state in java_hash_order(self.producers)]
-        write_snapshot(self._path(self.end_offset), entries, fs=self._fs, durable=durable)
-        self._snapshots.add(self.end_offset)
+        self.snapshots.write(self.end_offset, entries, durable=durable)
         self._last_snapshot_offset = self.end_offset
 
     def load(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
@@ -474,77 +506,28 @@ class ProducerStateManager:
         Snapshots outside (log start, log end] and damaged ones are removed. Expired producers without an open
         transaction are left out.
         """
-        for offset in sorted(self._snapshots):
-            if offset > log_end_offset or offset <= log_start_offset:
-                self.remove_snapshot(offset)
+        self.snapshots.remove_outside(log_start_offset, log_end_offset)
         if log_end_offset == self.end_offset:
             self.log_start_moved(log_start_offset)
             return
-        self._clear()
-        self._load_latest(log_start_offset, now_ms)
-
-    def _load_latest(self, log_start_offset: int, now_ms: int) -> None:
-        while (offset := self.latest_snapshot_offset) is not None:
-            try:
-                entries = read_snapshot(self._path(offset))
-            except (CorruptIndexError, FileNotFoundError):
-                self.remove_snapshot(offset)
-                continue
-            self.begin_at(offset, entries, now_ms)
-            return
-        self.begin_at(log_start_offset, (), now_ms)
+        self.clear()
+        self.begin_at(*(self.snapshots.read_latest() or (log_start_offset, ())), now_ms)
 
     def begin_at(self, offset: int, entries: Iterable[ProducerStateEntry], now_ms: int) -> None:
         """Start from the entries of a snapshot at `offset`, without expired ones."""
         self._last_snapshot_offset = self.end_offset = offset
-        for entry in entries:
-            if is_expired(entry, now_ms, self._expiration_ms):
-                continue
-            state = ProducerState.of_entry(entry)
-            self.producers[entry.producer_id] = state
-        self._add_open(
-            (state.current_txn_first_offset, producer_id)
-            for producer_id, state in self.producers.items()
-            if state.current_txn_first_offset != NO_OFFSET
-        )
+        self.begin_with(each for each in entries if not is_expired(each, now_ms, self._expiration_ms))
 
     def remove_expired(self, now_ms: int) -> None:
         """Forget producers that have not written for `producer.id.expiration.ms` and have no open transaction."""
-        for producer_id, state in list(self.producers.items()):
-            if is_expired(state.entry(), now_ms, self._expiration_ms):
-                del self.producers[producer_id]
+        self.forget_expired(now_ms, self._expiration_ms)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Forget everything, and remove all snapshots."""
-        self._clear()
-        for snapshot in sorted(self._snapshots):
-            self.remove_snapshot(snapshot)
+        self.clear()
+        self.snapshots.remove_all()
         self._last_snapshot_offset = 0
         self.end_offset = offset
-
-    def remove_stray_snapshots(self, base_offsets: Iterable[int]) -> None:
-        """Keep only the snapshots at base offsets of segments, and the largest other one if it is above them all."""
-        bases = set(base_offsets)
-        self._snapshots = set(PartitionListing.read(self.directory).snapshot_offsets)
-        strays = sorted(self._snapshots - bases)
-        if strays and (not bases or strays[-1] >= max(bases)):
-            strays.pop()
-        for offset in strays:
-            self.remove_snapshot(offset)
-
-    def remove_snapshot(self, offset: int) -> None:
-        """Remove the snapshot file at `offset`, if it exists."""
-        self._snapshots.discard(offset)
-        self._fs.unlink_if_there(self._path(offset))
-
-    def _clear(self) -> None:
-        self.producers.clear()
-        self._last_writer = None
-        self._open.clear()
-        self._unreplicated.clear()
-
-    def _path(self, offset: int) -> Path:
-        return segment_file(self.directory, offset, PRODUCER_SNAPSHOT_SUFFIX)
 
 
 def _last_offset(state: ProducerState) -> int:

@@ -447,7 +447,7 @@ class UnifiedLog:
         """Remove a segment, its files and the producer snapshot at its base offset."""
         self.segments.remove(segment.base_offset)
         segment.delete()
-        self.producers.remove_snapshot(segment.base_offset)
+        self.producers.snapshots.remove(segment.base_offset)
         self._names_changed = True
 
     # Flushing and closing

@@ -16,7 +16,6 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -34,7 +33,7 @@ from pyspark_kafkalog.root.commit.committer import LeaderWriter
 from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
 from pyspark_kafkalog.root.object_producers import producers_of
 from pyspark_kafkalog.root.object_root import ObjectRoot
-from pyspark_kafkalog.storage.log.producers import ProducerStateManager, producer_batches
+from pyspark_kafkalog.storage.log.producers import Producers, producer_batches
 from pyspark_kafkalog.storage.names import TopicPartition
 
 SERVED: Final = tuple(TopicPartition("served", number) for number in range(2))
@@ -156,7 +155,7 @@ class Client(Actor):
             return [
                 mark(data, each.topic, each.partition)
                 for each in SERVED
-                if self.producer_id in producers_of(image, store, each).open.values()
+                if self.producer_id in producers_of(image, store, each).open_transactions.values()
             ]
 
         (result,) = server.writer.commit([CommitUnit(appends=appends)])
@@ -256,14 +255,14 @@ def check_producers(root: object, of: TopicPartition) -> None:
     """The producers by segments and commits are those of a replay of the whole log."""
     assert isinstance(root, ObjectRoot)
     found = producers_of(root.store.image, root.objects, of)
-    replayed = ProducerStateManager(Path(), expiration_ms=1 << 62)
+    replayed = Producers()
     for run in root.reader(of.topic, of.partition).runs(0, found.end_offset):
         replayed.replay(
             producer_batches(run.data, run.batches, data_position=run.position, file=""), lambda ended, stable: None
         )
     entries = {each: state.entry() for each, state in replayed.producers.items()}
     assert {each: state.entry() for each, state in found.producers.items()} == entries
-    assert found.open == replayed._open
+    assert found.open_transactions == replayed.open_transactions
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures(one_process.__name__)]

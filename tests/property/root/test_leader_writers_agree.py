@@ -124,7 +124,7 @@ class Store:
             replayed.replay(batches, lambda ended, stable: None)
         entries = {each: state.entry() for each, state in replayed.producers.items()}
         assert {each: state.entry() for each, state in found.producers.items()} == entries
-        assert found.open == replayed._open
+        assert found.open_transactions == replayed.open_transactions
 
 
 def comparable(result: UnitResult) -> object:

@@ -295,7 +295,7 @@ def test_aborted_records_are_left_out(servers: Servers, merges: str) -> None:
     assert servers.task_values(A, 0, 2) == ["a"]
     assert servers.task_values(A, 1, 3) == ["b"]
     known = producers_of(servers.image, servers.stored.objects, A)
-    assert (known.open, known.producers[7].last_sequence) == ({}, 1)
+    assert (known.open_transactions, known.producers[7].last_sequence) == ({}, 1)
 
 
 def test_planned_read_finds_aborted_transactions_after_its_segments_were_replaced(servers: Servers) -> None:
@@ -340,7 +340,7 @@ def test_merged_segments_have_transaction_index_and_producers(servers: Servers) 
     partition = servers.image.partition("orders", 0)
     assert (len(partition.producer_batches), len(partition.runs)) == (0, 0)
     assert sum(each.transaction_index_bytes for each in partition.segments) == 34
-    assert producers_of(servers.image, servers.stored.objects, A).open == {1: 8}
+    assert producers_of(servers.image, servers.stored.objects, A).open_transactions == {1: 8}
     assert partition.state.last_stable_offset == 1
     servers.server().commit([end_transaction(A, producer=Q, is_commit=True)])
     assert servers.image.partition("orders", 0).state.last_stable_offset == 4
