@@ -18,7 +18,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,16 +32,14 @@ from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY
 from pyspark_kafkalog.storage.log.producers import (
     CompletedTransaction,
     ProducerBatch,
-    ProducerStateManager,
+    Producers,
     producer_batches,
 )
 
-_NEVER_MS: Final = 1 << 62
-
-Producers = tuple[ProducerStateEntry, ...]
+ProducerEntries = tuple[ProducerStateEntry, ...]
 
 
-def read_producers(path: Path, offset: int, sink: FindingSink) -> Producers | None:
+def read_producers(path: Path, offset: int, sink: FindingSink) -> ProducerEntries | None:
     """The entries of the snapshot at `offset`. None for a missing one, and for an unusable one, which is reported."""
     try:
         entries = read_snapshot(path)
@@ -77,8 +74,8 @@ def _is_possible(entry: ProducerStateEntry, offset: int) -> bool:
 
 
 def compare_producers(
-    derived: Producers,
-    stored: Producers,
+    derived: ProducerEntries,
+    stored: ProducerEntries,
     path: Path,
     offset: int,
     sink: FindingSink,
@@ -131,9 +128,8 @@ class ProducerCheck:
 
     def __init__(
         self,
-        directory: Path,
         base_offset: int,
-        producers: Producers,
+        producers: ProducerEntries,
         txn_index: TransactionIndex | None,
         txn_path: Path,
         file: str,
@@ -146,8 +142,8 @@ class ProducerCheck:
         self._file = file
         self._sink = sink
         self._has_gaps = has_gaps
-        self._state = ProducerStateManager(directory, expiration_ms=_NEVER_MS)
-        self._state.begin_at(base_offset, producers, 0)
+        self._state = Producers()
+        self._state.begin_with(producers)
         self._log_start_offset = log_start_offset
         self._base_offset = base_offset
         self._completed: tuple[CompletedTransaction, int] | None = None
@@ -213,7 +209,7 @@ class ProducerCheck:
     def _note(self, transaction: CompletedTransaction, last_stable_offset: int) -> None:
         self._completed = (transaction, last_stable_offset)
 
-    def finish(self, *, is_damaged: bool) -> Producers:
+    def finish(self, *, is_damaged: bool) -> ProducerEntries:
         """The state of the producers after the last batch."""
         self._txns.finish(is_damaged=is_damaged)
         return tuple(state.entry() for state in self._state.producers.values())

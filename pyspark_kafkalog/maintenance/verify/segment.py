@@ -33,7 +33,7 @@ from pyspark_kafkalog.maintenance.verify.indexes import (
 )
 from pyspark_kafkalog.maintenance.verify.producers import (
     ProducerCheck,
-    Producers,
+    ProducerEntries,
     compare_producers,
     read_producers,
 )
@@ -74,7 +74,7 @@ def report_too_short(sink: FindingSink, path: Path, size_bytes: int, committed_b
 
 
 def check_segment(
-    scope: PartitionScope, base_offset: int, next_base: int | None, producers: Producers | None
+    scope: PartitionScope, base_offset: int, next_base: int | None, producers: ProducerEntries | None
 ) -> SegmentOutcome:
     """Check the segment at `base_offset`, followed by `next_base` when the directory was listed.
 
@@ -102,7 +102,7 @@ def check_segment(
     return _check_or_gone(_Check(scope, base_offset, None, is_swapping=True), producers)
 
 
-def _check_or_gone(check: _Check, producers: Producers | None) -> SegmentOutcome:
+def _check_or_gone(check: _Check, producers: ProducerEntries | None) -> SegmentOutcome:
     try:
         return check.run(producers)
     except FileNotFoundError:
@@ -148,7 +148,7 @@ class _Check:
     def path(self, suffix: str) -> Path:
         return segment_file(self.scope.directory, self.base_offset, suffix)
 
-    def run(self, producers: Producers | None) -> SegmentOutcome:
+    def run(self, producers: ProducerEntries | None) -> SegmentOutcome:
         """Check the segment in its current state. Raises FileNotFoundError when it is gone."""
         with contextlib.ExitStack() as closing:
             fd = open_file(self.path(LOG_SUFFIX))
@@ -241,7 +241,7 @@ class _Check:
         closing.callback(os.close, fd)
         return StoredIndex.of_file(fd, self.path(suffix))
 
-    def _producers_at_start(self, before: Producers | None) -> tuple[Producers, bool]:
+    def _producers_at_start(self, before: ProducerEntries | None) -> tuple[ProducerEntries, bool]:
         """The initial state, from the snapshot or the end of the previous segment, and whether it is complete."""
         entries = None
         if self.base_offset > self.scope.log_start_offset:
@@ -252,13 +252,14 @@ class _Check:
             return before, True
         return (), self.base_offset == 0
 
-    def _open_producers(self, closing: contextlib.ExitStack, producers: Producers, *, is_known: bool) -> ProducerCheck:
+    def _open_producers(
+        self, closing: contextlib.ExitStack, producers: ProducerEntries, *, is_known: bool
+    ) -> ProducerCheck:
         path = self.path(TXN_INDEX_SUFFIX)
         index = None
         if not self.is_swapping:
             index = closing.enter_context(TransactionIndex.open(path, self.base_offset))
         return ProducerCheck(
-            self.scope.directory,
             self.base_offset,
             producers,
             index,
@@ -271,7 +272,7 @@ class _Check:
             visible_end=self.scope.visible_end,
         )
 
-    def _check_next_snapshot(self, producers: Producers, end_offset: int) -> None:
+    def _check_next_snapshot(self, producers: ProducerEntries, end_offset: int) -> None:
         """Compare the snapshot at the segment's end with the state; a damaged one is reported with the next segment."""
         offset = end_offset if self.next_base is None else self.next_base
         path = segment_file(self.scope.directory, offset, PRODUCER_SNAPSHOT_SUFFIX)
@@ -401,7 +402,7 @@ class _Extremes:
 
 def check_unit(scope: PartitionScope, bases: tuple[int, ...], next_base: int | None) -> Iterator[SegmentOutcome]:
     """Check consecutive segments, followed by `next_base`; each starts with the producers' state of the previous."""
-    producers: Producers | None = None
+    producers: ProducerEntries | None = None
     for base_offset, following in zip(bases, (*bases, next_base)[1:], strict=True):
         outcome = check_segment(scope, base_offset, following, producers)
         producers = outcome.producers if outcome.end_offset >= 0 else producers
