@@ -163,9 +163,8 @@ class Group:
     def _log(self) -> GroupLog | None:
         """The partition of `__consumer_offsets` with the group's records; None if it has none."""
         partitions = offsets_partitions(self._root)
-        if partitions and not self._root.is_broker_directory:
+        if partitions and not self._root.has_broker_coordinator:
             partitions = (group_partition(self.group_id, len(partitions)),)
-        # A broker's directory may hold only some of the partitions, so their total number is unknown.
         failed: KafkalogError | OSError | None = None
         for each in partitions:
             try:

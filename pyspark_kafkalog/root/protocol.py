@@ -217,7 +217,8 @@ class Root(PublicRoot, Protocol):
     def has_broker_coordinator(self) -> bool:
         """Whether a broker coordinates the groups and transactions.
 
-        It has the groups' members, deletes offsets of deleted topics, and ends the transactions that have a state.
+        It has the groups' members, deletes offsets of deleted topics, and ends the transactions that have a state. The
+        root may have only some partitions of the topics with their records.
         """
 
     @property

@@ -272,7 +272,7 @@ def _find(context: ServerContext, request: AnyRequest, key_type: int, key: str) 
         )
     if not context.guard.allows(request.session, AclOperation.DESCRIBE, resource_type, key):
         return _no_coordinator(key, denied, denied.message)
-    if key_type == _TRANSACTION and context.root.is_broker_directory:
+    if key_type == _TRANSACTION and context.root.has_broker_coordinator:
         return _no_coordinator(key, denied, READ_ONLY)  # of the errors, one that all clients take as final
     return _coordinator(key, context.cluster.coordinator(topic, partition))
 

@@ -31,16 +31,14 @@ from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.java_regex.patterns import why_no_re2_patterns
 from pyspark_kafkalog.object_store.client import StoreAddress
 from pyspark_kafkalog.object_store.location import RootPath
-from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.security.open import open_or_create_root, open_root
 from pyspark_kafkalog.server.cluster import (
     ClusterOfServers,
     HeartbeatFiles,
     HeartbeatObjects,
-    HeartbeatStore,
     SingleServer,
 )
 from pyspark_kafkalog.server.committer import GroupCommitter, PartitionWaiters, ReadOnlyCommitter, RootWatcher
@@ -143,14 +141,13 @@ def _cluster(
     node_id = zlib.crc32(str(advertised).encode()) & _NODE_ID_MAX if config.node_id is None else config.node_id
     node = Node(node_id, advertised.host, advertised.port, config.rack)
     cluster_id = (root.identity.cluster_id if root.identity else None) or ""
-    place: HeartbeatStore
-    if isinstance(native, ObjectRoot):
-        place, times = HeartbeatObjects(native.objects), _STORE_BEATS
-    elif isinstance(native, FileRoot):
-        place, times = HeartbeatFiles(native.path), _FILE_BEATS
-    else:
+    if native is None:
         return SingleServer(node, cluster_id)
-    interval_s, alone_interval_s, timeout_ms = times
+    place, (interval_s, alone_interval_s, timeout_ms) = for_kind(
+        native,
+        lambda root: (HeartbeatFiles(root.path), _FILE_BEATS),
+        lambda root: (HeartbeatObjects(root.objects), _STORE_BEATS),
+    )
     return ClusterOfServers(
         node,
         cluster_id,

@@ -60,6 +60,7 @@ from pyspark_kafkalog.root.protocol import native_or_none
 from pyspark_kafkalog.root.snapshot import TopicDescription
 from pyspark_kafkalog.server.admin.configs import ConfigResourceType
 from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext
+from pyspark_kafkalog.server.context import Node as ServerNode
 from pyspark_kafkalog.server.metadata import FINALIZED_FEATURES, SUPPORTED_FEATURES
 from pyspark_kafkalog.server.request_errors import ApiError, RequestError, error_code_of
 from pyspark_kafkalog.server.security.acls import (
@@ -285,7 +286,7 @@ async def handle_describe_quorum(
     if asked != [(CLUSTER_METADATA_TOPIC, [0])]:
         return _unknown_partitions(body, RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     try:
-        quorum = await context.run(lambda: _quorum(context))
+        quorum, servers = await context.run(lambda: _quorum(context))
     except (KafkalogError, OSError) as error:
         return _unknown_partitions(body, error)
     if request.api_version < _HAS_DIRECTORIES:
@@ -299,22 +300,21 @@ async def handle_describe_quorum(
         observers=tuple(_replica(each, quorum) for each in quorum.observers),
     )
     topic = DescribeQuorumResponseTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
-    nodes = _nodes(context, quorum) if request.api_version >= _HAS_DIRECTORIES else ()
+    nodes = tuple(map(_node, servers)) if request.api_version >= _HAS_DIRECTORIES else ()
     return DescribeQuorumResponse(error_message=None, topics=(topic,), nodes=nodes)
 
 
-def _quorum(context: ServerContext) -> Quorum:
+def _quorum(context: ServerContext) -> tuple[Quorum, Sequence[ServerNode]]:
+    """The quorum, and the voters that are live servers: of a broker's directory none, as its voters are brokers."""
     native = native_or_none(context.root)
     if native is None:
-        return read_broker_quorum(context.root.directories[0])
+        return read_broker_quorum(context.root.directories[0]), ()
     native.refresh()
     found = native_quorum(native)
     (own,) = found.voters or ()
-    voters = tuple(
-        QuorumReplica(each.node_id, own.directory_id, log_end_offset=own.log_end_offset)
-        for each in context.cluster.nodes()
-    )
-    return Quorum(
+    servers = context.cluster.nodes()
+    voters = tuple(QuorumReplica(each.node_id, own.directory_id, log_end_offset=own.log_end_offset) for each in servers)
+    quorum = Quorum(
         cluster_id=found.cluster_id,
         leader_id=context.cluster.node_id,
         leader_epoch=found.leader_epoch,
@@ -322,6 +322,7 @@ def _quorum(context: ServerContext) -> Quorum:
         voters=voters,
         as_of_ms=found.as_of_ms,
     )
+    return quorum, servers
 
 
 def _without_directories(quorum: Quorum) -> Quorum:
@@ -367,14 +368,9 @@ def _replica(replica: QuorumReplica, quorum: Quorum) -> ReplicaState:
     )
 
 
-def _nodes(context: ServerContext, quorum: Quorum) -> tuple[Node, ...]:
-    """Where the voters that are live servers can be reached."""
-    voters = {each.node_id for each in quorum.voters or ()}
-    return tuple(
-        Node(node_id=each.node_id, listeners=(Listener(name=_LISTENER, host=each.host, port=each.port),))
-        for each in context.cluster.nodes()
-        if each.node_id in voters and not context.root.is_broker_directory
-    )
+def _node(server: ServerNode) -> Node:
+    """Where clients reach a voter."""
+    return Node(node_id=server.node_id, listeners=(Listener(name=_LISTENER, host=server.host, port=server.port),))
 
 
 def _or_unknown(value: int | None) -> int:
