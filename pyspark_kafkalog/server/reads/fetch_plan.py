@@ -33,9 +33,8 @@ from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.context import RecordMemory, ServerContext
 from pyspark_kafkalog.server.event_loop import YieldBudget
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSession, SessionPartition
-from pyspark_kafkalog.server.reads.log_slices import REMOTE_BYTES_MAX, LogSlices
+from pyspark_kafkalog.server.reads.log_slices import REMOTE_BYTES_MAX, LogSlices, Slice, SliceLimits, nothing
 from pyspark_kafkalog.server.reads.offsets import epoch_error, error_code, run_with
-from pyspark_kafkalog.server.reads.segment_slices import Slice, SliceLimits, nothing
 from pyspark_kafkalog.server.sending import FileSlice
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn

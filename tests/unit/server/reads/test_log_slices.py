@@ -22,9 +22,8 @@ from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.server.reads import segment_slices
-from pyspark_kafkalog.server.reads.log_slices import LogSlices
-from pyspark_kafkalog.server.reads.segment_slices import OpenSegments, RecentlyUsed, Slice, SliceLimits
+from pyspark_kafkalog.server.reads import log_slices
+from pyspark_kafkalog.server.reads.log_slices import LogSlices, OpenSegments, RecentlyUsed, Slice, SliceLimits
 from pyspark_kafkalog.server.sending import FileSlice
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TopicPartition, segment_file
 
@@ -154,8 +153,8 @@ def test_large_slices_are_of_the_file_and_end_where_batches_end(
     log_dir: LogDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     merge_segments(log_dir.root)
-    monkeypatch.setattr(segment_slices, "SMALL_BYTES", 300)
-    monkeypatch.setattr(segment_slices, "_WALK_BYTES", 61)
+    monkeypatch.setattr(log_slices, "SMALL_BYTES", 300)
+    monkeypatch.setattr(log_slices, "_WALK_BYTES", 61)
     expected = log_bytes(log_dir, ORDERS, 1 << 60)
     for with_index, max_bytes in itertools.product((True, False), (1400, 5000)):
         if not with_index:
@@ -174,7 +173,7 @@ def test_large_slices_are_of_the_file_and_end_where_batches_end(
 @pytest.mark.file_roots
 @pytest.mark.parametrize("damage", [b"\xff" * 64, b"\x00\x00\x00\x05\x00\x00\x00\x07" * 8], ids=["ones", "same"])
 def test_wrong_offset_index_changes_no_slice(log_dir: LogDir, damage: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_slices, "SMALL_BYTES", 300)
+    monkeypatch.setattr(log_slices, "SMALL_BYTES", 300)
     for each in snapshot(log_dir).directory.glob("*" + INDEX_SUFFIX):
         each.write_bytes(damage)
     taken = b"".join(each for _, each in consume(LogSlices(), lambda: snapshot(log_dir), 0, 1500))
@@ -246,7 +245,7 @@ def test_position_that_no_longer_fits_its_offset_is_an_error(log_dir: LogDir) ->
     found = slices.waiting(of, 0, SliceLimits(end_offset=of.high_watermark, max_bytes=1, may_exceed=True))
     segment, _ = slices._files.open(of.directory, 0)
     slices._positions.note(str(of.directory), 5 * RECORDS, segment, found.size_bytes)
-    for max_bytes in (1 << 20, segment_slices.SMALL_BYTES - 1):
+    for max_bytes in (1 << 20, log_slices.SMALL_BYTES - 1):
         with pytest.raises(CorruptRecordError, match=f"a batch with offset {5 * RECORDS}"):
             slices.cached(of, 5 * RECORDS, SliceLimits(end_offset=of.high_watermark, max_bytes=max_bytes))
 
@@ -318,6 +317,6 @@ def test_read_of_the_page_cache_gives_the_bytes_or_says_that_it_would_wait(tmp_p
     with path.open("rb") as file:
         for size, position in ((100, 50), (9000, 0), (500, 8900), (10, 9500)):
             expected = path.read_bytes()[position : position + size]
-            assert segment_slices.read_waiting(file.fileno(), size, position) == expected
+            assert log_slices.read_waiting(file.fileno(), size, position) == expected
             with contextlib.suppress(BlockingIOError):  # a file system that cannot tell
-                assert segment_slices.read_cached(file.fileno(), size, position) == expected
+                assert log_slices.read_cached(file.fileno(), size, position) == expected
