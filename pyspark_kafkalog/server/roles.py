@@ -75,8 +75,7 @@ from pyspark_kafkalog.server.security.sasl import SaslAuthenticator, SaslHandler
 from pyspark_kafkalog.server.security.scram import handle_alter_credentials, handle_describe_credentials
 from pyspark_kafkalog.server.transactions.coordinator import TransactionCoordinator
 from pyspark_kafkalog.server.transactions.describing import TransactionDescriptionHandlers
-from pyspark_kafkalog.server.transactions.offsets import TransactionalOffsetHandlers
-from pyspark_kafkalog.server.transactions.producing import ProducerHandlers
+from pyspark_kafkalog.server.transactions.producing import ProducerHandlers, TransactionalOffsetHandlers
 from pyspark_kafkalog.server.transactions.units import TransactionAdmission
 
 _LOG: Final = logging.getLogger(__name__)

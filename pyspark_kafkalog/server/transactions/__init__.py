@@ -7,7 +7,6 @@ partition's ids are in root/transactions. In reading order:
 - decisions: what each request does to an id, and the markers that follow: pure functions
 - units: a decision as one unit of a commit; the batches of transactional producers
 - coordinator: the service: units for requests, producer ids, and the sweep of timed-out transactions and expired ids
-- offsets: offsets of a group in a transaction
-- producing: the handlers of a producer's requests
+- producing: the handlers of a producer's requests, also of a group's offsets in its transaction
 - describing: the handlers of tools: list, describe, markers
 """

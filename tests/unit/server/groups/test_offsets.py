@@ -16,7 +16,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import groups, offsets
 from pyspark_kafkalog.protocol.messages.transactions import TxnOffsetCommitRequestPartition
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
-from pyspark_kafkalog.server.transactions.offsets import offsets_batch
+from pyspark_kafkalog.server.transactions.producing import offsets_batch
 from pyspark_kafkalog.storage.names import TopicPartition
 
 A0 = TopicPartition("a", 0)
