@@ -33,23 +33,21 @@ from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.root.reads import root_partitions
 from pyspark_kafkalog.server.admin.cluster import (
+    handle_alter_partition_reassignments,
+    handle_alter_replica_log_dirs,
     handle_describe_cluster,
+    handle_describe_log_dirs,
     handle_describe_quorum,
     handle_describe_topic_partitions,
+    handle_elect_leaders,
     handle_list_config_resources,
+    handle_list_partition_reassignments,
     handle_update_features,
 )
 from pyspark_kafkalog.server.admin.configs import (
     handle_alter_configs,
     handle_describe_configs,
     handle_incremental_alter_configs,
-)
-from pyspark_kafkalog.server.admin.replicas import (
-    handle_alter_partition_reassignments,
-    handle_alter_replica_log_dirs,
-    handle_describe_log_dirs,
-    handle_elect_leaders,
-    handle_list_partition_reassignments,
 )
 from pyspark_kafkalog.server.admin.topics import (
     handle_create_partitions,

@@ -4,6 +4,5 @@ In reading order:
 
 - topics: creating and deleting topics, adding partitions, deleting records, and the quota for it
 - configs: configurations of topics, groups and brokers
-- cluster: the servers, the topics with their partitions, the metadata quorum, feature levels
-- replicas: log directories and their sizes, leader elections, reassignments
+- cluster: the servers, the topics with their partitions and replicas, the metadata quorum, feature levels
 """

@@ -40,6 +40,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, DYNAMIC_BROKER_CONFIGS, is_of_plugin
@@ -76,7 +77,7 @@ from pyspark_kafkalog.protocol.messages.topics import (
 )
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.server.admin.replicas import log_directories
+from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.server.context import AnyRequest, Node, Request, ServerContext, why_read_only
 from pyspark_kafkalog.server.request_errors import ApiError, RequestError
 from pyspark_kafkalog.storage.names import validate_topic_name
@@ -263,6 +264,12 @@ def _server_entries(context: ServerContext, node: Node) -> Sequence[ConfigEntry]
         )
         for name, kind, value, doc in properties
     ]
+
+
+def log_directories(root: Root) -> list[str]:
+    """The directories of the log: absolute paths, as brokers give them, or the URL of the one in an object store."""
+    paths = root.directories or (root.path,)
+    return [str(each.absolute()) if isinstance(each, Path) else str(each) for each in paths]
 
 
 def _group_entries(context: ServerContext, group_id: str) -> Sequence[ConfigEntry]:
