@@ -5,8 +5,7 @@ In reading order:
 - api: the APIs by key, with their versions and message classes; frames of requests and responses
 - messages: the classes of requests and responses, by area: records, cluster, replicas, topics, groups, offsets,
   consumer_groups, transactions, security. Generated from `schemas`, which are Kafka's own
-- client: a client of one server
 - client_settings: the settings of a client's connections, from a properties file
-- client_security: TLS and SASL of a client
+- client: a client of one server, with TLS and SASL
 - error_codes: the error codes
 """

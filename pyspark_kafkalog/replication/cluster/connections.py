@@ -27,8 +27,7 @@ from pyspark_kafkalog.errors import (
     UnsupportedApiError,
 )
 from pyspark_kafkalog.protocol.api import ApiKey
-from pyspark_kafkalog.protocol.client import FRAME_BYTES_MAX, WireClient
-from pyspark_kafkalog.protocol.client_security import authenticate, client_context
+from pyspark_kafkalog.protocol.client import FRAME_BYTES_MAX, WireClient, authenticate, client_context
 from pyspark_kafkalog.protocol.client_settings import ClientSettings
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.units import SECOND_MS

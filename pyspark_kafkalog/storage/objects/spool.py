@@ -41,7 +41,7 @@ WINDOW_BYTES: Final = 16 * MIB
 _AT_ONCE: Final = 4
 _PREFIX: Final = "kafkalog-"
 _PURPOSES: Final = ("stage", "merge", "clean", "reindex")
-#: The names that `tempfile` makes, also those of protocol/client_security.
+#: The names that `tempfile` makes, also those of protocol/client.py.
 _SCRATCH: Final = re.compile(rf"{_PREFIX}(?:{'|'.join(_PURPOSES)}|tls)-[a-z0-9_]{{8}}")
 _KEPT_S: Final = 24 * 60 * 60
 

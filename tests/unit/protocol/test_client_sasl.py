@@ -13,8 +13,7 @@ from patience import PATIENCE_S
 from pyspark_kafkalog.errors import AuthenticationError
 from pyspark_kafkalog.metadata.users import MECHANISMS, ScramMechanism, credential_of
 from pyspark_kafkalog.protocol.api import APIS, FRAME_SIZE, ApiKey, joined, parse_request
-from pyspark_kafkalog.protocol.client import WireClient
-from pyspark_kafkalog.protocol.client_security import ScramClient, authenticate
+from pyspark_kafkalog.protocol.client import ScramClient, WireClient, authenticate
 from pyspark_kafkalog.protocol.client_settings import SaslClientSettings
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 from pyspark_kafkalog.protocol.messages.cluster import ApiVersion, ApiVersionsResponse

@@ -15,8 +15,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import InvalidConfigError, NetworkError
-from pyspark_kafkalog.protocol.client import WireClient
-from pyspark_kafkalog.protocol.client_security import client_context
+from pyspark_kafkalog.protocol.client import WireClient, client_context
 from pyspark_kafkalog.protocol.client_settings import KeyStoreSettings, TlsClientSettings
 
 PASSWORD = "pass"
