@@ -53,7 +53,7 @@ MODULES_MAX = {
     "A Spark write": 36,
     "A Spark read": 23,
     "A Produce": 37,
-    "An OffsetCommit": 51,
+    "An OffsetCommit": 48,
     "Retention of an object root": 36,
 }
 ROWS = pa.RecordBatch.from_pydict({"key": pa.array([b"a", b"b"]), "value": pa.array([b"1", b"2"])})
