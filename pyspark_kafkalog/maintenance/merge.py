@@ -371,10 +371,6 @@ class _JoinedSegment:
         return self.directory / (offset_file_name(self.group[0].base_offset, suffix) + CLEANED_SUFFIX)
 
 
-def _merge(job_run: JobRun, partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
-    return merge_segments(job_run.open(), partitions=partitions, now_ms=job_run.now_ms, dry_run=job_run.dry_run)
-
-
 def _sizes(job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[int]:
     return known_sizes(partitions, _logs_of(job_run.open()).bytes_to_merge)
 
@@ -383,11 +379,11 @@ def _groups(job_run: JobRun, partitions: Sequence[TopicPartition], slots: int) -
     return _logs_of(job_run.open()).groups(partitions, slots)
 
 
-def _finish(job_run: JobRun) -> list[PartitionReport]:
-    if not job_run.dry_run:
-        _logs_of(job_run.open()).end_run()
+def _finish(root: Root, *, now_ms: int | None, dry_run: bool) -> list[PartitionReport]:
+    if not dry_run:
+        _logs_of(root, now_ms).end_run()
     return []
 
 
 #: A task for some partitions; on an object root one for all whose runs are in the same objects.
-MERGE_JOB: Final = PartitionsJob(action=ACTION, work=_merge, sizes=_sizes, groups=_groups, finish=_finish)
+MERGE_JOB: Final = PartitionsJob(action=ACTION, work=merge_segments, sizes=_sizes, groups=_groups, finish=_finish)

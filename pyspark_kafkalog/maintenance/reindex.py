@@ -621,7 +621,7 @@ def reindex_job(numbers: tuple[int, ...] = (), *, force: bool = False) -> Partit
     """The job: reindexes each partition in a task of its own; only those with the given `numbers`, () for all."""
     return PartitionsJob(
         action=REINDEX_ACTION,
-        work=partial(_reindex, force),
+        work=partial(reindex, force=force),
         chosen=partial(_with_numbers, numbers),
         sizes=stored_bytes,
     )
@@ -637,13 +637,3 @@ def _with_numbers(numbers: Collection[int], job_run: JobRun) -> Sequence[TopicPa
             if TopicPartition(topic, number) not in found:
                 raise UnknownTopicError(f"topic {topic!r} has no partition {number}")
     return [each for each in found if each.partition in numbers]
-
-
-def _reindex(force: bool, job_run: JobRun, partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
-    return reindex(
-        job_run.open(),
-        partitions=partitions,
-        now_ms=job_run.now_ms,
-        dry_run=job_run.dry_run,
-        force=force,
-    )

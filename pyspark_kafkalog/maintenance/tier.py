@@ -387,10 +387,6 @@ def _sizes(job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[in
     return known_sizes(partitions, due_bytes)
 
 
-def _run_tier(job_run: JobRun, partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
-    return tier_segments(job_run.open(), partitions=partitions, now_ms=job_run.now_ms, dry_run=job_run.dry_run)
-
-
 TIER_JOB: Final = PartitionsJob(
-    action=ACTION, work=_run_tier, chosen=_chosen, sizes=_sizes, partitions_max=PARTITIONS_A_COMMIT
+    action=ACTION, work=tier_segments, chosen=_chosen, sizes=_sizes, partitions_max=PARTITIONS_A_COMMIT
 )

@@ -270,6 +270,24 @@ def known_sizes(partitions: Sequence[TopicPartition], size: Callable[[TopicParti
                 yield size_bytes
 
 
+class PartitionsWork(Protocol):
+    """What a job does with some partitions of a root, with one report for each: a function that users call, too."""
+
+    def __call__(
+        self, root: Root, *, partitions: Collection[TopicPartition], now_ms: int | None, dry_run: bool
+    ) -> list[PartitionReport]:
+        """`now_ms` is the time to use, None for the clock's. With `dry_run` nothing changes."""
+        ...
+
+
+class RunEnd(Protocol):
+    """What a job does once, after the work on all partitions."""
+
+    def __call__(self, root: Root, *, now_ms: int | None, dry_run: bool) -> list[PartitionReport]:
+        """The arguments are those of `PartitionsWork`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsJob:
     """A job that is one call of `work` for each task's partitions, then one of `finish`.
@@ -283,12 +301,12 @@ class PartitionsJob:
     """
 
     action: str
-    work: Callable[[JobRun, Sequence[TopicPartition]], list[PartitionReport]]
+    work: PartitionsWork
     chosen: Callable[[JobRun], Sequence[TopicPartition]] = all_partitions
     sizes: Callable[[JobRun, Sequence[TopicPartition]], Iterator[int]] = no_logs_are_read
     partitions_max: int = 1
     groups: Callable[[JobRun, Sequence[TopicPartition], int], list[Sequence[TopicPartition]]] | None = None
-    finish: Callable[[JobRun], list[PartitionReport]] | None = None
+    finish: RunEnd | None = None
 
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
         return self.chosen(job_run)
@@ -301,6 +319,10 @@ class PartitionsJob:
             groups = chunks(partitions, tasks.slots, self.partitions_max)
         else:
             groups = self.groups(job_run, partitions, tasks.slots)
-        yield from run_groups(tasks, groups, partial(self.work, job_run), action=self.action)
+        yield from run_groups(tasks, groups, partial(_work_on, self.work, job_run), action=self.action)
         if self.finish is not None:
-            yield from self.finish(job_run)
+            yield from self.finish(job_run.open(), now_ms=job_run.now_ms, dry_run=job_run.dry_run)
+
+
+def _work_on(work: PartitionsWork, job_run: JobRun, partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
+    return work(job_run.open(), partitions=partitions, now_ms=job_run.now_ms, dry_run=job_run.dry_run)

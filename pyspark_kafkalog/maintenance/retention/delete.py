@@ -52,7 +52,7 @@ from pyspark_kafkalog.maintenance.jobs.partition import (
     locks_at_once,
     partition_lock,
 )
-from pyspark_kafkalog.maintenance.jobs.runner import JobRun, PartitionsJob, partitions_to_work_on
+from pyspark_kafkalog.maintenance.jobs.runner import PartitionsJob, partitions_to_work_on
 from pyspark_kafkalog.maintenance.objects.clean_up import clean_up_root
 from pyspark_kafkalog.maintenance.retention.delete_records import (
     first_base_if_done,
@@ -465,15 +465,5 @@ def _report(work: _Work) -> PartitionReport:
     )
 
 
-def _run_retention(job_run: JobRun, partitions: Sequence[TopicPartition]) -> list[PartitionReport]:
-    return retain(job_run.open(), partitions=partitions, now_ms=job_run.now_ms, dry_run=job_run.dry_run)
-
-
-def _finish_retention(job_run: JobRun) -> list[PartitionReport]:
-    return finish(job_run.open(), now_ms=job_run.now_ms, dry_run=job_run.dry_run)
-
-
 #: Up to 128 partitions share a commit: 10,000 partitions are at least 10 tasks and about 80 commits.
-RETENTION_JOB: Final = PartitionsJob(
-    action=ACTION, work=_run_retention, partitions_max=_PARTITIONS_A_TASK, finish=_finish_retention
-)
+RETENTION_JOB: Final = PartitionsJob(action=ACTION, work=retain, partitions_max=_PARTITIONS_A_TASK, finish=finish)

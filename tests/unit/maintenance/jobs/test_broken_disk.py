@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.main import main
+from pyspark_kafkalog.tools.maintenance import jobs
 
 TOPICS = ("a", "bad", "c")
 BAD = "bad-0"
@@ -143,7 +145,7 @@ def test_signal_ends_a_job_before_its_next_partition(
     rows = LogDir.open(tmp_path / "log").read("bad").num_rows
     begun: list[str] = []
 
-    def merged(root: Root, *, partitions: Sequence[TopicPartition], **options: Any) -> list[PartitionReport]:
+    def merged(root: Root, *, partitions: Collection[TopicPartition], **options: Any) -> list[PartitionReport]:
         begun.extend(each.topic for each in partitions)
         os.kill(os.getpid(), number)
         # Handled by the main thread: the next signal is that of before again.
@@ -151,7 +153,7 @@ def test_signal_ends_a_job_before_its_next_partition(
         return merge_segments(root, partitions=partitions, **options)
 
     monkeypatch.setattr(merge, "_TASK_PARTITIONS", 1)
-    monkeypatch.setattr(merge, "merge_segments", merged)
+    monkeypatch.setattr(jobs, "MERGE_JOB", replace(MERGE_JOB, work=merged))
     before = signal.signal(number, signal.SIG_DFL)  # the tests may run under nohup
     try:
         assert main(["merge-segments", "--path", str(tmp_path / "log"), "--local", "--tasks", "1"]) == SOME_FAILED
