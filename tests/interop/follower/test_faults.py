@@ -6,14 +6,13 @@ import contextlib
 import os
 import random
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from builders.leader_reads import log_bytes
 from fakes.full_disks import FILLER, fill_blocks, mounted
-from kafka_processes.clients import consume, producing
+from kafka_processes.clients import consume, delete_before, producing
 from kafka_processes.cluster_load import GROUP, LATEST, PAYMENTS, PLAIN, TOPICS, ClusterLoad, create_topics
 from kafka_processes.follow_process import FollowProcess
 from kafka_processes.oracle import Broker
@@ -44,6 +43,8 @@ from tests.interop.samples import assert_dumps_clean
 pytestmark = pytest.mark.full
 
 INTERNAL = ("__consumer_offsets", "__transaction_state")
+#: Partitions of the load that node 1 leads as long as it runs.
+LED_BY_1 = tuple(TopicPartition(topic, 0) for topic in TOPICS)
 
 
 @pytest.fixture(scope="module")
@@ -70,30 +71,27 @@ def end_of(copy: Path, name: TopicPartition) -> int:
         return -1
 
 
-def delete_before(cluster: RelayedCluster, name: TopicPartition, offset: int) -> None:
-    from confluent_kafka import TopicPartition as ClientPartition
-    from confluent_kafka.admin import AdminClient
-
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    for each in admin.delete_records([ClientPartition(name.topic, name.partition, offset)]).values():
-        each.result(30)
-
-
 def test_copy_of_a_cluster_under_load_survives_the_death_of_a_leader(cluster: RelayedCluster, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     create_topics(cluster, min_insync_replicas="2")
     with FollowProcess(cluster.relayed, copy, tmp_path) as follow:
         with ClusterLoad(lambda: cluster.bootstrap, random.Random(SEED), tmp_path / "java.log") as load:
-            time.sleep(5)
+            load.wait_for_more()
+            wait_until(lambda: all(end_of(copy, each) > 0 for each in LED_BY_1), "records of the first leader")
             cluster.kill(1)
-            time.sleep(8)
+            for each in LED_BY_1:
+                cluster.wait_for(lambda: cluster.partition(each.topic, each.partition).leader in (2, 3))  # noqa: B023
+            load.wait_for_more()
             cluster.start(1)
-            time.sleep(3)
+            load.wait_for_more()
         print(load.done)
         wait_until_caught_up(copy, cluster.bootstrap, (*TOPICS, *INTERNAL), follow.check_running)
         assert follow.stop() == 0
     compared = check_replica(copy, cluster, (*TOPICS, *INTERNAL), compacted={LATEST}, steady_nodes=(2, 3))
     assert compared > 100
+    assert_dumps_clean(
+        [copy / f"{topic}-{number}" for topic in (PLAIN, PAYMENTS) for number in range(TOPICS[topic])], batches_min=100
+    )
     check_same_group(copy, cluster.bootstrap, GROUP, ends_of(cluster.bootstrap, [PLAIN, PAYMENTS]))
     for isolation in ("read_committed", "read_uncommitted"):
         assert check_same_rows(copy, cluster.bootstrap, PAYMENTS, isolation) > 10
@@ -161,11 +159,11 @@ def test_records_deleted_before_they_are_copied_are_a_gap(cluster: RelayedCluste
     cluster.produce("short", 0, values("first", 0, 100))
     with FollowProcess(cluster.relayed, copy, tmp_path, "--topics", "short") as follow:
         wait_until(lambda: end_of(copy, short) == 100)
-        delete_before(cluster, short, 40)
+        delete_before(cluster.bootstrap, "short", 0, 40)
         wait_until(lambda: LogDir.open(copy).partition("short", 0).log_start_offset == 40)
         follow.kill()
         cluster.produce("short", 0, values("gone", 100, 300))
-        delete_before(cluster, short, 255)  # inside of a batch
+        delete_before(cluster.bootstrap, "short", 0, 255)  # inside of a batch
         follow.start()
         wait_until_caught_up(copy, cluster.bootstrap, ["short"], follow.check_running)
         assert follow.stop() == 0
@@ -218,8 +216,9 @@ def test_full_disk_is_waited_for(cluster: RelayedCluster, tmp_path: Path) -> Non
         cluster.produce("big", 0, values("more", 100, 600))
         wait_until(lambda: "commit-error" in follow.log.read_text())
         follow.kill()
+        reported = follow.log.read_text().count("commit-error")
         follow.start()
-        time.sleep(3)
+        wait_until(lambda: follow.log.read_text().count("commit-error") > reported)
         follow.check_running()
         (place / FILLER).unlink()
         wait_until_caught_up(copy, cluster.bootstrap, ["big"], follow.check_running)
@@ -236,7 +235,7 @@ def test_leader_that_stands_still_is_left_for_the_next_one(cluster: RelayedClust
         wait_until(lambda: end_of(copy, still) == 100)
         os.kill(cluster.nodes[1].pid, signal.SIGSTOP)
         try:
-            time.sleep(6)
+            cluster.wait_for(lambda: cluster.partition("still", 0).leader in (2, 3))
             others = ",".join(cluster.nodes[node].bootstrap for node in (2, 3))
             with producing(others) as producer:
                 for value in values("more", 100, 200):

@@ -94,3 +94,27 @@ def producing(bootstrap: str, **settings: object) -> Iterator[Any]:
     left = producer.flush(60)
     if left or failures:
         raise KafkaOracleError(f"{left} records were not sent and {len(failures)} refused: {failures[:1]}")
+
+
+def delete_before(bootstrap: str, topic: str, partition: int, offset: int) -> None:
+    """Delete the records of a partition below the offset."""
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for each in admin.delete_records([TopicPartition(topic, partition, offset)]).values():
+        each.result(30)
+
+
+def allow(bootstrap: str, pattern: str, topic: str, principal: str, *operations: str) -> None:
+    """Permit operations on the topics that a pattern, LITERAL or PREFIXED, matches."""
+    from confluent_kafka import admin as of
+
+    kind, allowed = of.ResourcePatternType[pattern], of.AclPermissionType.ALLOW
+    bindings = [
+        of.AclBinding(of.ResourceType.TOPIC, topic, kind, principal, "*", of.AclOperation[each], allowed)
+        for each in operations
+    ]
+    client = of.AdminClient({"bootstrap.servers": bootstrap})
+    for each in client.create_acls(bindings).values():
+        each.result(60)

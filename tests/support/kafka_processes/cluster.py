@@ -12,10 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from kafka_processes.clients import consume
 from kafka_processes.java_processes import free_port
 from kafka_processes.oracle import Broker, KafkaOracleError
+from pyspark_kafkalog.storage.names import TopicPartition
 
-_WAIT_SECONDS_MAX = 60
+_WAIT_SECONDS_MAX = 120
 _SETTINGS = {
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
@@ -118,6 +120,15 @@ class Cluster:
         """Leader, replicas and in-sync replicas, as the cluster sees them."""
         return self._admin().list_topics(topic, timeout=5).topics[topic].partitions[partition]
 
+    def wait_for_replicas(self, name: TopicPartition) -> None:
+        """Wait until the partition has a leader, and all its replicas are in sync."""
+
+        def is_whole() -> bool:
+            found = self.partition(name.topic, name.partition)
+            return found.leader >= 0 and len(found.isrs) == len(found.replicas)
+
+        self.wait_for(is_whole)
+
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Wait until the condition holds."""
         from confluent_kafka import KafkaException
@@ -143,40 +154,18 @@ class Cluster:
             if producer.flush(60):
                 raise KafkaOracleError(f"records of {topic}-{partition} were not written")
 
-    def consume(self, topic: str) -> list[tuple[int, int, int, bytes]]:
+    def consume(self, topic: str) -> list[tuple[int, int, int, bytes | None]]:
         """Partition, offset, timestamp in ms and value of all records that a consumer gets, in order."""
-        from confluent_kafka import Consumer, KafkaError, TopicPartition
-
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": "reader",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "enable.partition.eof": True,
-            }
-        )
-        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
-        found, ended = [], set()
-        deadline = time.monotonic() + _WAIT_SECONDS_MAX
-        while len(ended) < len(partitions) and time.monotonic() < deadline:
-            message = consumer.poll(1)
-            if message is None:
-                continue
-            if message.error() is None:
-                found.append((message.partition(), message.offset(), message.timestamp()[1], message.value()))
-            elif message.error().code() == KafkaError._PARTITION_EOF:
-                ended.add(message.partition())
-        consumer.close()
-        return sorted(found)
+        found = consume(self.bootstrap, topic, isolation="read_committed")
+        return [(each.partition, each.offset, each.timestamp_ms, each.value) for each in found]
 
     def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
         """Commit an offset of a group."""
-        from confluent_kafka import Consumer, TopicPartition
+        from confluent_kafka import Consumer
+        from confluent_kafka import TopicPartition as ClientPartition
 
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
-        consumer.commit(offsets=[TopicPartition(topic, partition, offset)], asynchronous=False)
+        consumer.commit(offsets=[ClientPartition(topic, partition, offset)], asynchronous=False)
         consumer.close()
 
     def _admin(self) -> Any:

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from patience import wait_until
+
 from kafka_processes.cluster import Cluster
 from kafka_processes.java_processes import start_server
 from kafka_processes.oracle import java_command
@@ -37,6 +39,9 @@ _CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
         "delete_retention_ms": "2000",
     },
 }
+_PAYERS: Final = tuple(f"payer-{number}" for number in range(4))
+_JAVA: Final = "java"
+_END_SECONDS_MAX: Final = 90
 _QUIET: Final[Mapping[str, Any]] = {"log_level": 0, "socket.timeout.ms": 5000, "error_cb": lambda _: None}
 _PERFORMANCE: Final = "org.apache.kafka.tools.ProducerPerformance"
 
@@ -49,7 +54,10 @@ def create_topics(cluster: Cluster, **configs: str) -> None:
 
 
 class ClusterLoad:
-    """Loads the cluster while it is entered. `log` takes what Java's producer says; `rest_s` is between two writes."""
+    """Loads the cluster while it is entered. `log` takes what Java's producer says; `rest_s` is between two writes.
+
+    No transaction is open afterwards. The cluster must be able to elect leaders until then.
+    """
 
     def __init__(
         self,
@@ -86,17 +94,34 @@ class ClusterLoad:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping.set()
-        if self._java is not None:  # its transaction stays open until it times out
+        if self._java is not None:
             self._java.kill()
             self._java.wait(60)
         for thread in self._threads:
             thread.join(120)
-        assert kind is not None or not any(thread.is_alive() for thread in self._threads)
+        if kind is None:
+            assert not any(thread.is_alive() for thread in self._threads)
+            self._end_transactions()
+
+    def wait_for_more(self) -> None:
+        """Wait until the clients have written more of all kinds, and some segments of PLAIN."""
+        more = {PLAIN: 700, PAYMENTS: 20, LATEST: 20, "committed": 2, "aborted": 2}
+        wanted = {each: self.done[each] + count for each, count in more.items()}
+        wait_until(lambda: all(self.done[each] >= count for each, count in wanted.items()), f"the load {wanted}")
+
+    def _end_transactions(self) -> None:
+        """Have the coordinators abort the transactions that dead producers left open, now instead of at a timeout.
+
+        A coordinator answers a producer that begins again with an id only after the markers of the id's transaction
+        are written.
+        """
+        for each in (*_PAYERS, _JAVA):
+            self._producer(**{"transactional.id": each}).init_transactions(_END_SECONDS_MAX)
 
     def _start_java(self) -> None:
         settings = f"bootstrap.servers={self._bootstrap()}", "compression.type=zstd", "linger.ms=20", "batch.size=4000"
         arguments = ["--topic", PLAIN, "--num-records", "10000000", "--record-size", "300", "--throughput", "300"]
-        arguments += ["--transactional-id", "java", "--transaction-duration-ms", "700", "--producer-props", *settings]
+        arguments += ["--transactional-id", _JAVA, "--transaction-duration-ms", "700", "--producer-props", *settings]
         with self._log.open("ab") as log:
             self._java = start_server(java_command(_PERFORMANCE, *arguments), log)
 
@@ -128,31 +153,30 @@ class ClusterLoad:
             )
         self.done[topic] += 1
 
-    def _plain(self, rng: random.Random) -> None:
-        producer = self._producer(**{"compression.type": rng.choice(_CODECS), "acks": rng.choice((0, 1, "all"))})
-        for _ in range(15):
+    def _write(self, topic: str, rng: random.Random, count: int, *, keys: int = 1000, **settings: object) -> None:
+        producer = self._producer(**{"compression.type": rng.choice(_CODECS), **settings})
+        for _ in range(count):
             if self._stopping.is_set():
                 break
-            self._send(producer, PLAIN, rng)
+            self._send(producer, topic, rng, keys)
             producer.poll(0)
             self._stopping.wait(self._rest_s)
         producer.flush(25)
 
+    def _plain(self, rng: random.Random) -> None:
+        self._write(PLAIN, rng, 15, acks=rng.choice((0, 1, "all")))
+
     def _idempotent(self, rng: random.Random) -> None:
-        producer = self._producer(**{"compression.type": rng.choice(_CODECS), "enable.idempotence": True})
-        for _ in range(40):
-            if self._stopping.is_set():
-                break
-            self._send(producer, PLAIN, rng)
-            producer.poll(0)
-            self._stopping.wait(self._rest_s)
-        producer.flush(25)
+        self._write(PLAIN, rng, 40, **{"enable.idempotence": True})
+
+    def _latest(self, rng: random.Random) -> None:
+        self._write(LATEST, rng, 30, keys=30)
 
     def _transactions(self, rng: random.Random) -> None:
         # One of several ids: what a dead producer has left open stays so until its id is used again, or times out.
         producer = self._producer(
             **{
-                "transactional.id": f"payer-{rng.randrange(4)}",
+                "transactional.id": rng.choice(_PAYERS),
                 "transaction.timeout.ms": 8000,
                 "message.timeout.ms": 8000,
             },
@@ -176,16 +200,6 @@ class ClusterLoad:
             else:
                 producer.abort_transaction(20)
                 self.done["aborted"] += 1
-
-    def _latest(self, rng: random.Random) -> None:
-        producer = self._producer(**{"compression.type": rng.choice(_CODECS)})
-        for _ in range(30):
-            if self._stopping.is_set():
-                break
-            self._send(producer, LATEST, rng, keys=30)
-            producer.poll(0)
-            self._stopping.wait(2 * self._rest_s)
-        producer.flush(25)
 
     def _group(self, rng: random.Random) -> None:
         from confluent_kafka import Consumer
