@@ -43,10 +43,7 @@ def test_go_client_copies_in_transactions_at_a_log_in_an_object_store(
     s3_proxy: S3Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = s3_proxy.new_location().below("log")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_proxy.access_key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_proxy.secret_key)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_proxy.endpoint)
-    monkeypatch.setenv("AWS_REGION", s3_proxy.options()["storeRegion"])
+    s3_proxy.set_variables(monkeypatch)
     with serving(location.url) as server:
         assert run_client([go_program("franz", tmp_path), server.bootstrap]) == "300 values, 300 copied\n"
         assert run_client([go_program("kafkago", tmp_path), server.bootstrap]) == "100 values, the group is Empty\n"

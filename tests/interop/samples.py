@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -97,3 +100,12 @@ def assert_indexes_sane(indexes: Sequence[Path]) -> None:
     assert verified.returncode == 0, verified.stderr
     assert verified.stderr == "", verified.stderr
     assert not re.search("Mismatch|mismatch|not found", verified.stdout), verified.stdout
+
+
+def reports_of(*arguments: str) -> list[dict[str, object]]:
+    """The reports of `kafkalog` with these arguments in a process of its own, by partition."""
+    tool = str(Path(sys.executable).parent / "kafkalog")
+    command = [tool, *arguments, "--local", "--output", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return sorted(map(json.loads, done.stdout.splitlines()), key=lambda each: each["partition"])

@@ -43,12 +43,8 @@ def _printed(notebook: Any) -> list[str]:
 
 def _set_bucket(server: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bucket of one's own, as the notebook's first lines ask for."""
-    options = server.options()
+    server.set_variables(monkeypatch)
     monkeypatch.setenv("KAFKALOG_NOTEBOOK_URL", server.new_location().below("notebook").url)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", options["storeEndpoint"])
-    monkeypatch.setenv("AWS_REGION", options["storeRegion"])
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", options["storeAccessKey"])
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", options["storeSecretKey"])
 
 
 @pytest.mark.parametrize("name", _cases())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -103,7 +102,8 @@ def test_directory_of_running_broker_is_read_as_served(
     broker: Broker, served: dict[tuple[str, str], list[ConsumedRecord]]
 ) -> None:
     assert broker.is_running
-    time.sleep(1)  # ten times the checkpoint's interval
+    for topic, _ in served:
+        broker.wait_for_checkpoint(topic)
     for (topic, isolation), expected in served.items():
         assert read(broker.data, topic, isolation) == expected, (topic, isolation)
     assert broker.is_running

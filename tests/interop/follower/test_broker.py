@@ -9,8 +9,9 @@ from typing import Any, Final
 import pytest
 from builders.following_roots import Following, batches_of, ends, following, has_offsets
 from builders.leader_reads import log_bytes
-from kafka_processes.clients import consume, producing
+from kafka_processes.clients import consume, delete_before, producing
 from kafka_processes.oracle import Broker
+from kafka_processes.replica_checks import log_ends_of
 from patience import wait_until
 
 from pyspark_kafkalog.log_dir import LogDir
@@ -75,19 +76,6 @@ def commit_group(broker: Broker, topic: str, partitions: int) -> dict[int, int]:
     return {each.partition: each.offset for each in committed}
 
 
-def broker_ends(broker: Broker, topic: str, partitions: int) -> dict[TopicPartition, int]:
-    from confluent_kafka import Consumer
-    from confluent_kafka import TopicPartition as ClientPartition
-
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "ends"})
-    found = {
-        TopicPartition(topic, each): consumer.get_watermark_offsets(ClientPartition(topic, each), timeout=30)[1]
-        for each in range(partitions)
-    }
-    consumer.close()
-    return found
-
-
 def check_logs(broker: Broker, copy: Path, topic: str, partitions: int) -> None:
     log_dir = LogDir.open(copy)
     for partition in range(partitions):
@@ -111,7 +99,7 @@ def test_follower_has_the_brokers_batches_groups_and_transactions(broker: Broker
             produce(broker, "orders", 2000, codec=codec, **{"enable.idempotence": codec == "lz4"})
         transactions(broker, "orders")
         positions = commit_group(broker, "orders", 3)
-        wanted = broker_ends(broker, "orders", 3)
+        wanted = log_ends_of(broker.bootstrap, ["orders"])
         wait_until(lambda: has_offsets(copy, wanted))
         wait_until(lambda: LogDir.open(copy).group("readers").fetch() != {})
     check_logs(broker, copy, "orders", 3)
@@ -136,13 +124,13 @@ def test_follower_keeps_up_with_topics_partitions_and_deletions(broker: Broker, 
     broker.create_topic("events", 1, SMALL_SEGMENTS)
     produce(broker, "events", 2000)
     with run_following(broker, copy) as running:
-        wait_until(lambda: has_offsets(copy, broker_ends(broker, "events", 1)))
+        wait_until(lambda: has_offsets(copy, log_ends_of(broker.bootstrap, ["events"])))
         broker.create_topic("late", 1, {"cleanup.policy": "compact"})
         produce(broker, "late", 100)
         admin.create_partitions([NewPartitions("events", 2)])["events"].result(30)
         produce(broker, "events", 2000)
-        wait_until(lambda: has_offsets(copy, broker_ends(broker, "events", 2) | broker_ends(broker, "late", 1)))
-        delete_before(broker, "events", 0, 700)
+        wait_until(lambda: has_offsets(copy, log_ends_of(broker.bootstrap, ["events", "late"])))
+        delete_before(broker.bootstrap, "events", 0, 700)
         wait_until(lambda: LogDir.open(copy).partition("events", 0).log_start_offset == 700)
         admin.delete_topics(["late"])["late"].result(30)
         wait_until(lambda: any(each.topic == "late" for each in running.of_kind(EventKind.TOPIC_DELETED)))
@@ -151,23 +139,13 @@ def test_follower_keeps_up_with_topics_partitions_and_deletions(broker: Broker, 
     assert {each.topic for each in running.of_kind(EventKind.PARTITIONS_ADDED)} == {"events"}
 
 
-def delete_before(broker: Broker, topic: str, partition: int, offset: int) -> None:
-    from confluent_kafka import TopicPartition as ClientPartition
-    from confluent_kafka.admin import AdminClient
-
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    wanted = ClientPartition(topic, partition, offset)
-    for each in admin.delete_records([wanted]).values():
-        each.result(30)
-
-
 @pytest.mark.full
 def test_follower_goes_on_after_the_broker_has_got_another_address(broker: Broker, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     broker.create_topic("steady", 1, SMALL_SEGMENTS)
     for _ in range(2):
         produce(broker, "steady", 500)
-        wanted = broker_ends(broker, "steady", 1)
+        wanted = log_ends_of(broker.bootstrap, ["steady"])
         with run_following(broker, copy) as running:
             wait_until(lambda: has_offsets(copy, wanted))  # noqa: B023
         assert EventKind.DIVERGED not in running.kinds()

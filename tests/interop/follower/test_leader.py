@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 from builders.leader_reads import log_bytes, read_topics
+from kafka_processes.clients import allow
 from kafka_processes.oracle import CONFIG_COMMAND, Broker
 
 from pyspark_kafkalog.errors import LeaderUnavailableError
@@ -104,32 +105,15 @@ def test_description_has_what_was_set_and_nothing_else(broker: Broker, leader: C
     assert len(found.topics["with.defaults"].leader_epochs) == 2
 
 
-def test_access_control_quotas_and_configurations_of_groups_are_read(broker: Broker, leader: ClusterLeader) -> None:
-    from confluent_kafka.admin import (
-        AclBinding,
-        AclOperation,
-        AclPermissionType,
-        AdminClient,
-        ResourcePatternType,
-        ResourceType,
-    )
+def test_access_control_quotas_and_configurations_of_groups_are_read(broker: Broker) -> None:
     from kafka_processes.oracle import run_tool
 
+    leader = ClusterLeader(broker.bootstrap, monotonic_s=lambda: 0.0)  # what it has read does not become old
     before = leader.describe(lambda _: False)
     assert before.acls == ()
     assert before.quotas == {}
     assert before.group_configs == {}
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    binding = AclBinding(
-        ResourceType.TOPIC,
-        "ord",
-        ResourcePatternType.PREFIXED,
-        "User:ann",
-        "*",
-        AclOperation.READ,
-        AclPermissionType.ALLOW,
-    )
-    admin.create_acls([binding])[binding].result(30)
+    allow(broker.bootstrap, "PREFIXED", "ord", "User:ann", "READ")
     for entity_type, name, config in (
         ("users", "ann", "consumer_byte_rate=1000000"),
         ("groups", "copiers", "consumer.session.timeout.ms=50000,share.session.timeout.ms=50000"),
@@ -140,7 +124,8 @@ def test_access_control_quotas_and_configurations_of_groups_are_read(broker: Bro
             *("--entity-type", entity_type, "--entity-name", name),
         )
         assert done.returncode == 0, done.stderr
-    assert leader.describe(lambda _: False).acls == ()  # as of some seconds ago
+    assert leader.describe(lambda _: False).acls == ()
+    leader.close()
     later = ClusterLeader(broker.bootstrap)
     after = later.describe(lambda _: False)
     later.close()

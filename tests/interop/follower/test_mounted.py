@@ -12,7 +12,7 @@ import pytest
 from builders.following_roots import following, has_offsets
 from kafka_processes.clients import ConsumedRecord, consume, producing
 from kafka_processes.oracle import Broker
-from kafka_processes.replica_checks import check_same_rows, ends_of
+from kafka_processes.replica_checks import check_same_rows, log_ends_of
 from patience import wait_until
 
 from pyspark_kafkalog.log_dir import LogDir
@@ -81,7 +81,7 @@ def test_cleaned_and_transactional_copies_are_mounted_by_a_broker(
     with following(ClusterLeader(leader.bootstrap), copy) as running:
         for topic in TOPICS:
             produce(leader, topic, 3, is_open_at_end=topic == "decided")
-        wanted = {name: end for name, (_, end) in ends_of(leader.bootstrap, TOPICS).items()}
+        wanted = log_ends_of(leader.bootstrap, TOPICS)
         wait_until(lambda: has_offsets(copy, wanted))
     assert not {EventKind.GAP, EventKind.DIVERGED, EventKind.PARTITION_STOPPED} & running.kinds()
     leader_rows = {

@@ -27,7 +27,7 @@ from kafka_processes.java_processes import (
     java,
     start_server,
 )
-from kafka_processes.replica_checks import check_same_rows, ends_of
+from kafka_processes.replica_checks import check_same_rows, log_ends_of
 from patience import wait_until
 
 from pyspark_kafkalog.log_dir import LogDir
@@ -180,7 +180,7 @@ def test_copy_of_an_older_broker_has_its_batches(version: str, tmp_path: Path) -
         produce(broker, 1, **{"compression.type": "zstd"})
         with following(ClusterLeader(broker.bootstrap), copy) as running:
             produce(broker, 2, **{"transactional.id": "writer"})
-            wanted = {name: end for name, (_, end) in ends_of(broker.bootstrap, [TOPIC]).items()}
+            wanted = log_ends_of(broker.bootstrap, [TOPIC])
             wait_until(lambda: has_offsets(copy, wanted))
         for name in wanted:
             assert b"".join(batches_of(LogDir.open(copy), name)) == log_bytes([broker.data], name)

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from builders.certificates import Authority, Certificate, common_name
 from builders.leader_reads import log_bytes, read_topics
-from kafka_processes.clients import consume
+from kafka_processes.clients import allow, consume
 from kafka_processes.java_processes import free_port
 from kafka_processes.oracle import Broker
 
@@ -74,8 +74,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> It
         broker.create_topic(TOPIC)
         broker.create_topic("hidden")
         produce(broker)
-        permit(broker, "User:ann", "READ", "DESCRIBE_CONFIGS")
-        permit(broker, "User:CN=follower", "READ")
+        allow(broker.bootstrap, "LITERAL", TOPIC, "User:ann", "READ", "DESCRIBE_CONFIGS")
+        allow(broker.bootstrap, "LITERAL", TOPIC, "User:CN=follower", "READ")
         yield broker
 
 
@@ -87,33 +87,6 @@ def produce(broker: Broker) -> None:
         producer.produce(TOPIC, f"{number}".encode() * 20)
     assert producer.flush(60) == 0
     assert len(consume(broker.bootstrap, TOPIC)) == 1000
-
-
-def permit(broker: Broker, principal: str, *operations: str) -> None:
-    from confluent_kafka.admin import (
-        AclBinding,
-        AclOperation,
-        AclPermissionType,
-        AdminClient,
-        ResourcePatternType,
-        ResourceType,
-    )
-
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    bindings = [
-        AclBinding(
-            ResourceType.TOPIC,
-            TOPIC,
-            ResourcePatternType.LITERAL,
-            principal,
-            "*",
-            AclOperation[operation],
-            AclPermissionType.ALLOW,
-        )
-        for operation in operations
-    ]
-    for future in admin.create_acls(bindings).values():
-        future.result(30)
 
 
 def leader_of(broker: Broker, listener: str, properties: Mapping[str, str]) -> ClusterLeader:
@@ -170,7 +143,7 @@ def test_topic_whose_configurations_are_not_permitted_is_unreadable(
     assert not description.topics
     assert list(description.unreadable) == [TOPIC]
     assert "TOPIC_AUTHORIZATION_FAILED" in description.unreadable[TOPIC]
-    permit(broker, "User:CN=follower", "DESCRIBE_CONFIGS")
+    allow(broker.bootstrap, "LITERAL", TOPIC, "User:CN=follower", "DESCRIBE_CONFIGS")
     assert read_topics(leader, [TOPIC]).keys() == {TopicPartition(TOPIC, 0)}
     leader.close()
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from kafka_processes.s3_proxy import REGION, S3Proxy
+from kafka_processes.s3_proxy import S3Proxy
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.object_store.client import StoreAddress
+from tests.interop.samples import reports_of
 
 pytestmark = pytest.mark.interop
 
@@ -24,23 +25,8 @@ RECORDS, RECORD_BYTES = 10, 50_000
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     """A place in a bucket, with the settings in the environment."""
     with S3Proxy(tmp_path / "server") as server:
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
-        monkeypatch.setenv("AWS_REGION", REGION)
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+        server.set_variables(monkeypatch)
         yield f"{server.new_location().url}/log"
-
-
-def command(*arguments: str) -> list[dict[str, object]]:
-    """The reports of `kafkalog` with these arguments, by partition."""
-    done = subprocess.run(
-        [str(Path(sys.executable).parent / "kafkalog"), *arguments, "--local", "--output", "json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return sorted(map(json.loads, done.stdout.splitlines()), key=lambda each: each["partition"])
 
 
 @pytest.mark.full
@@ -53,15 +39,15 @@ def test_merged_and_expired_records_are_as_on_a_file_system(url: str) -> None:
     log_dir.append("orders", pa.table({"value": pa.array([b"small"], pa.binary())}), partition=0)
     log_dir.refresh()
     before = [log_dir.read("orders", partition=number) for number in (0, 1)]
-    planned = command("merge-segments", "--path", url, "--dry-run")
-    merged = command("merge-segments", "--path", url)
+    planned = reports_of("merge-segments", "--path", url, "--dry-run")
+    merged = reports_of("merge-segments", "--path", url)
     assert [each["bytesRead"] for each in planned] == [each["bytesRead"] for each in merged]
     assert all(each["bytesRead"] > 3 * RECORDS * RECORD_BYTES for each in merged)
     log_dir.refresh()
     assert [log_dir.read("orders", partition=number) for number in (0, 1)] == before
-    assert [each["bytesRead"] for each in command("merge-segments", "--path", url)] == [0, 0]
+    assert [each["bytesRead"] for each in reports_of("merge-segments", "--path", url)] == [0, 0]
     log_dir.alter_topic("orders", add={"retention.bytes": "600000"})
-    retained = command("retention", "--path", url)
+    retained = reports_of("retention", "--path", url)
     assert all(each["segmentsDropped"] == 1 for each in retained)
     log_dir.refresh()
     for number, report in enumerate(retained):
@@ -82,7 +68,7 @@ def test_sizes_metrics_and_verification_agree_with_the_bucket(url: str, tmp_path
     for number in range(6):
         values = pa.array([os.urandom(RECORD_BYTES) for _ in range(RECORDS)], pa.binary())
         log_dir.append("orders", pa.table({"value": values}), partition=number % 2)
-    command("merge-segments", "--path", url, "--topic", "orders")
+    reports_of("merge-segments", "--path", url, "--topic", "orders")
     log_dir.append("orders", pa.table({"value": pa.array([b"small"], pa.binary())}), partition=0)
     log_dir.append("orders", pa.table({"value": values}), partition=1)
     offsets = tmp_path / "offsets.json"
@@ -99,7 +85,7 @@ def test_sizes_metrics_and_verification_agree_with_the_bucket(url: str, tmp_path
     metrics = run("metrics", "--path", url, "--once").stdout
     assert 'kafkalog_log_numruns{partition="0",topic="orders"} 1.0' in metrics
     assert run("log-dirs", "--path", url, "--describe").returncode == 0
-    found = command("verify", "--path", url, "--deep")
+    found = reports_of("verify", "--path", url, "--deep")
     assert {each["action"] for each in found} == {"verify"}
     assert sum(int(str(each["recordsRead"])) for each in found if each["topic"] == "orders") == 7 * RECORDS + 1
 
@@ -128,7 +114,7 @@ def test_cleaned_records_are_as_on_a_file_system(url: str, tmp_path: Path) -> No
             keys = [f"{(number * 37 + row) % 300}" for row in range(200)]
             values = [f"{number}-{row}".encode() + bytes(900) for row in range(200)]
             log_dir.append("users", pa.table({"key": keys, "value": values, "timestamp": stamps}))
-    reports = [command("log-cleaner", "--path", str(place), "--topic", "users") for place in places]
+    reports = [reports_of("log-cleaner", "--path", str(place), "--topic", "users") for place in places]
     dropped = [[each["recordsDropped"] for each in some] for some in reports]
     assert all(int(str(each)) > 0 for some in dropped for each in some)
     latest = []
@@ -139,5 +125,5 @@ def test_cleaned_records_are_as_on_a_file_system(url: str, tmp_path: Path) -> No
         latest.append({(partition, key): (offset, value) for partition, offset, key, value in rows})
     assert latest[0] == latest[1]
     assert len(latest[0]) == 300
-    assert not any(each.get("errorsFound") for each in command("verify", "--path", url))
-    assert {each["filesWritten"] for each in command("reindex", "--path", url, "--topic", "users")} == {0}
+    assert not any(each.get("errorsFound") for each in reports_of("verify", "--path", url))
+    assert {each["filesWritten"] for each in reports_of("reindex", "--path", url, "--topic", "users")} == {0}

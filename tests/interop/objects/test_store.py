@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import traceback
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from kafka_processes.s3_proxy import S3Proxy
 from pyspark_kafkalog.object_store.client import PART_BYTES, WHOLE_BYTES, open_store
 from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.probe import PROBE_FOLDER, check_store
-from pyspark_kafkalog.object_store.retries import Created, Taken, create_once
+from pyspark_kafkalog.object_store.retries import Created, create_once
 from pyspark_kafkalog.object_store.settings import StoreSettings, store_settings
 from pyspark_kafkalog.object_store.store import (
     ByteRange,
@@ -138,22 +137,6 @@ def test_a_signed_url_gives_the_object_to_everyone(store: ObjectStore) -> None:
     url = store.sign("key", expires_in_seconds=60)
     with urllib.request.urlopen(url) as answer:
         assert answer.read() == b"body"
-
-
-def test_of_eight_racing_writers_one_wins(store: ObjectStore) -> None:
-    for race in range(20):
-        start = threading.Barrier(8)
-
-        def write(writer: int, start: threading.Barrier = start, key: str = f"race/{race}") -> Created | Taken:
-            start.wait()
-            body = b"writer %d" % writer
-            return create_once(store, key, body, is_own=lambda found: found == body, max_bytes=100)
-
-        with ThreadPoolExecutor(8) as threads:
-            outcomes = list(threads.map(write, range(8)))
-        winner = outcomes.index(Created())
-        assert [each for each in outcomes if each != Created()] == [Taken(b"writer %d" % winner)] * 7
-        assert store.get(f"race/{race}", max_bytes=100) == b"writer %d" % winner
 
 
 def test_a_created_object_is_recognised_when_the_answer_is_lost(s3_proxy: S3Proxy, location: ObjectLocation) -> None:

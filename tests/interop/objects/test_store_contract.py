@@ -129,7 +129,7 @@ def test_listings_are_in_order_and_begin_after_a_key(store: ObjectStore) -> None
 
 
 def test_of_eight_racing_writers_one_wins(store: ObjectStore) -> None:
-    for race in range(10):
+    for race in range(20):
         start = threading.Barrier(8)
 
         def write(writer: int, start: threading.Barrier = start, key: str = f"race/{race}") -> Created | Taken:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -198,6 +197,12 @@ def described(client: WireClient, kind: ConfigResourceType, resource: str) -> di
     return {each.name: (each.value, each.config_source) for each in found.configs}
 
 
+def partitions_of(admin: AdminClient, topic: str) -> int:
+    """The number of partitions that have a leader, as a broker knows them: a moment after a change."""
+    found = admin.list_topics(timeout=60).topics.get(topic)
+    return 0 if found is None else sum(each.leader >= 0 for each in found.partitions.values())
+
+
 def outcomes(bootstrap: str) -> dict[str, object]:
     """What librdkafka's AdminClient gets for requests of each kind: results, or the names of errors."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
@@ -211,7 +216,7 @@ def outcomes(bootstrap: str) -> dict[str, object]:
         "create again": results(admin.create_topics(new[:1])),
         "validate": results(admin.create_topics([NewTopic("other", 1, 1)], validate_only=True)),
     }
-    time.sleep(1)  # until a broker knows the topic
+    wait_until(lambda: partitions_of(admin, "librdkafka") == 3, "the topic")
     changes = [ConfigResource(ResourceType.TOPIC, each, incremental_configs=[append]) for each in names]
     start = [TopicPartition("librdkafka", 0, 0)]
     found |= {
@@ -219,8 +224,9 @@ def outcomes(bootstrap: str) -> dict[str, object]:
         "alter": results(admin.incremental_alter_configs(changes)),
         "delete records": results(admin.delete_records(start), lambda deleted: deleted.low_watermark),
     }
-    time.sleep(1)
+    wait_until(lambda: partitions_of(admin, "librdkafka") == 5, "the partitions")
     asked = [ConfigResource(ResourceType.TOPIC, each) for each in names]
+    wait_until(lambda: "compact" in str(results(admin.describe_configs(asked[:1]), own_configs)), "the configuration")
     elected = admin.elect_leaders(ElectionType.PREFERRED, start).result(30)
     topics = admin.describe_topics(TopicCollection(names), include_authorized_operations=True)
     return found | {

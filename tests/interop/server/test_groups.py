@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from kafka_processes.oracle import dump_log, run_tool
 from kafka_processes.server_processes import serving
-from patience import wait_until
+from patience import PATIENCE_S, wait_until
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups.offset_records import group_partition
@@ -73,7 +73,7 @@ class Member(threading.Thread):
 
     def end(self) -> None:
         self._is_ended = True
-        self.join(20)
+        self.join(PATIENCE_S)
 
 
 @contextlib.contextmanager

@@ -97,7 +97,7 @@ def committed(bootstrap: str, group: str, partitions: Iterable[tuple[str, int]])
 
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
-        return [each.offset for each in consumer.committed([TopicPartition(*each) for each in partitions], timeout=20)]
+        return [each.offset for each in consumer.committed([TopicPartition(*each) for each in partitions], timeout=60)]
     finally:
         consumer.close()
 
@@ -148,13 +148,13 @@ def test_producers_of_all_kinds_are_refused_at_once(stopped: tuple[Path, str, st
         common = {"bootstrap.servers": bootstrap, "log_level": 0}
         plain = Producer({**common, "on_delivery": lambda error, _: errors.append(error.name())})
         plain.produce("orders", b"v")
-        assert (plain.flush(20), errors) == (0, ["POLICY_VIOLATION"])
+        assert (plain.flush(60), errors) == (0, ["POLICY_VIOLATION"])
         idempotent = Producer({**common, "enable.idempotence": True})
         idempotent.produce("orders", b"v")
         with pytest.raises(KafkaException, match="Cluster authorization failed"):
-            idempotent.flush(20)
+            idempotent.flush(60)
         transactional = Producer({**common, "transactional.id": "t"})
         with pytest.raises(KafkaException, match=r"(?i)authorization"):
-            transactional.init_transactions(20)
+            transactional.init_transactions(60)
         done = run_tool(PRODUCER, "--bootstrap-server", bootstrap, "--topic", "orders", stdin="v\n")
         assert "ClusterAuthorizationException" in done.stdout + done.stderr

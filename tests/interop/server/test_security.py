@@ -14,6 +14,7 @@ from builders.certificates import Authority, common_name
 from kafka_processes.clients import producing
 from kafka_processes.oracle import CONFIG_COMMAND, KAFKA_VERSION, KafkaOracleError, run_tool
 from kafkalog_command import Command
+from patience import wait_until
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConfig
@@ -68,8 +69,17 @@ def scram(user: str, password: str, mechanism: str = "SCRAM-SHA-256") -> dict[st
 
 def produce(bootstrap: str, **settings: Any) -> None:
     """Raises KafkaOracleError if the record is not accepted."""
-    with producing(bootstrap, **{"message.timeout.ms": 8_000, **settings}) as producer:
+    with producing(bootstrap, **{"message.timeout.ms": 60_000, **settings}) as producer:
         producer.produce("orders", b"record")
+
+
+def is_accepted(bootstrap: str, **settings: object) -> bool:
+    """Whether a record is accepted: what another process has changed holds a second later."""
+    try:
+        produce(bootstrap, **settings)
+    except KafkaOracleError:
+        return False
+    return True
 
 
 def values(log_dir: LogDir) -> list[bytes]:
@@ -83,8 +93,7 @@ def test_librdkafka_authenticates_by_scram_and_needs_a_permission(log_dir: LogDi
         with pytest.raises(KafkaOracleError, match="TOPIC_AUTHORIZATION_FAILED"):
             produce(bootstrap, **scram("ann", "ann-secret"))
         log_dir.access_control().add(_allowing_ann())
-        time.sleep(1.2)  # what another process has changed holds a second later
-        produce(bootstrap, **scram("ann", "ann-secret"))
+        wait_until(lambda: is_accepted(bootstrap, **scram("ann", "ann-secret")), "the permission")
         with pytest.raises(KafkaOracleError):
             produce(bootstrap, **scram("ann", "wrong"), **{"message.timeout.ms": 1_000})
     assert values(log_dir) == [b"first", b"record", b"record"]
@@ -131,7 +140,7 @@ def test_librdkafka_sends_passwords_over_tls_and_authenticates_again(log_dir: Lo
         with producing(bootstrap, **settings) as producer:
             for _ in range(8):
                 producer.produce("orders", b"record")
-                assert producer.flush(10) == 0
+                assert producer.flush(60) == 0
                 time.sleep(0.5)
     assert values(log_dir) == [b"first", *[b"record"] * 8]
 

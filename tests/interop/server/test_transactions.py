@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kafka_processes import java_processes
 from kafka_processes.oracle import Broker, dump_log, kafka_lib, run_tool
 from kafka_processes.server_processes import ServerProcess, serving
-from patience import wait_until
+from patience import PATIENCE_S, wait_until
 from repository import DATA
 
 from pyspark_kafkalog import LogDir
@@ -177,10 +177,7 @@ def test_transaction_over_its_timeout_is_aborted(java: TransactionClient) -> Non
     java("begin", "q")
     java("send", "q", "a", 0, "in-time")
     java("commit", "q")
-    deadline = time.monotonic() + 30
-    while java("read", "read_committed", "a", 0) != ["in-time"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: java("read", "read_committed", "a", 0) == ["in-time"], "the end of the transaction")
     with pytest.raises(KafkaClientError):
         java("commit", "p")
     java.begin("p", "t")
@@ -194,7 +191,7 @@ def test_transaction_over_its_timeout_is_aborted(java: TransactionClient) -> Non
 def test_librdkafka_commits_aborts_and_is_fenced(root: Path, bootstrap: str) -> None:
     def producer() -> Producer:
         made = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t", "linger.ms": 1, "log_level": 0})
-        made.init_transactions(20)
+        made.init_transactions(60)
         return made
 
     first = producer()
@@ -202,21 +199,21 @@ def test_librdkafka_commits_aborts_and_is_fenced(root: Path, bootstrap: str) -> 
         first.begin_transaction()
         for each in range(30):
             first.produce("a", f"{at}.{each}".encode(), partition=each % 2)
-        first.flush(20)
+        first.flush(60)
         first.send_offsets_to_transaction([TopicPartition("b", 0, at)], consumer_group(bootstrap), 20)
         if at % 2:
-            first.commit_transaction(20)
+            first.commit_transaction(60)
         else:
-            first.abort_transaction(20)
+            first.abort_transaction(60)
     first.begin_transaction()
     first.produce("a", b"zombie", partition=0)
-    first.flush(20)
+    first.flush(60)
     second = producer()
     with pytest.raises(KafkaException, match="fenced"):
-        first.commit_transaction(20)
+        first.commit_transaction(60)
     second.begin_transaction()
     second.produce("a", b"new", partition=0)
-    second.commit_transaction(20)
+    second.commit_transaction(60)
     log_dir = LogDir.open(root)
     committed = log_dir.read("a", isolation="read_committed")["value"].to_pylist()
     wanted = [f"{at}.{each}".encode() for at in (1, 3, 5) for each in range(30)] + [b"new"]
@@ -262,7 +259,7 @@ def test_librdkafka_commits_offsets_at_a_coordinator_that_was_restarted(tmp_path
         wait_until(lambda: coordinator(other, _GROUP, group) == restarted.port)
         committing = threading.Thread(target=commit, args=(2,), daemon=True)
         committing.start()
-        committing.join(30)
+        committing.join(PATIENCE_S)
         assert not committing.is_alive()
         log_dir.refresh()
         assert [each.offset for each in log_dir.group(group).fetch().values()] == [2]

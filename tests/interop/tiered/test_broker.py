@@ -14,6 +14,7 @@ from kafka_processes.clients import consume
 from kafka_processes.oracle import Broker, tiering
 from kafka_processes.s3_proxy import S3Proxy
 from kafka_processes.tiering_brokers import SEGMENTS, is_committed, numbers, produced
+from patience import wait_until
 from pyspark.sql.pandas.types import to_arrow_schema
 from tiers import TIER
 
@@ -80,8 +81,7 @@ def test_reads_beside_retention_of_remote_segments_lose_only_what_it_deletes(bro
                 found = numbers(log_dir.read("orders")["value"].to_pylist())
             except OffsetOutOfRangeError:
                 out_of_range += 1
-                time.sleep(1.5)  # until the broker's next checkpoint of log starts
-                assert opened(broker, tier).partition("orders", 0).log_start_offset > before
+                wait_until(lambda: opened(broker, tier).partition("orders", 0).log_start_offset > before)  # noqa: B023
                 continue
             assert found == list(range(found[0], found[0] + len(found))) if found else True
             complete += 1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders.tiered_roots import TOPIC, append_rounds, file_root, tiered_root
-from kafka_processes.s3_proxy import REGION, S3Proxy
+from kafka_processes.s3_proxy import S3Proxy
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
@@ -22,10 +22,7 @@ KAFKALOG = str(Path(sys.executable).parent / "kafkalog")
 @pytest.fixture
 def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with S3Proxy(tmp_path / "server") as server:
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
-        monkeypatch.setenv("AWS_REGION", REGION)
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+        server.set_variables(monkeypatch)
         yield f"{server.new_location().url}/tiered"
 
 

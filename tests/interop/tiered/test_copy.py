@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -14,10 +13,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from builders.tiered_roots import TOPIC, log_bytes, remote_bytes, tiered_root
-from kafka_processes.s3_proxy import REGION, S3Proxy
+from kafka_processes.s3_proxy import S3Proxy
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.storage.names import TopicPartition
+from tests.interop.samples import reports_of
 
 pytestmark = pytest.mark.interop
 
@@ -44,22 +44,12 @@ def storage(
         yield str(tmp_path / "store"), layout
         return
     with S3Proxy(tmp_path / "server") as server:
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
-        monkeypatch.setenv("AWS_REGION", REGION)
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+        server.set_variables(monkeypatch)
         yield f"{server.new_location().url}/tiered", layout
 
 
 def tier(root: Path, *arguments: str) -> list[dict[str, object]]:
-    done = subprocess.run(
-        [KAFKALOG, "tier", "--path", str(root), "--local", "--output", "json", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return sorted(map(json.loads, done.stdout.splitlines()), key=lambda each: each["partition"])
+    return reports_of("tier", "--path", str(root), *arguments)
 
 
 def fill(log_dir: LogDir, rounds: int) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-import time
 from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
+from kafka_processes.java_processes import free_port
 from kafka_processes.oracle import Broker, run_tool
 
 from pyspark_kafkalog import LogDir
@@ -21,13 +20,6 @@ BEANS = {
     "LogEndOffset": "kafka.log:type=Log",
     "LastStableOffsetLag": "kafka.cluster:type=Partition",
 }
-CHECKPOINT_SECONDS_MAX = 20
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def told_by_jmx(port: int) -> dict[str, dict[tuple[str, str], float]]:
@@ -44,16 +36,6 @@ def told_by_jmx(port: int) -> dict[str, dict[tuple[str, str], float]]:
             tags = dict(tag.split("=") for tag in bean.removesuffix(":Value").partition(":")[2].split(","))
             found[tags["name"]][tags["topic"], tags["partition"]] = float(value)
     return found
-
-
-def wait_for_checkpoint(broker: Broker) -> None:
-    """The broker writes its high watermarks every five seconds."""
-    log_dir = LogDir.open(broker.data)
-    deadline = time.monotonic() + CHECKPOINT_SECONDS_MAX
-    while any(each.offsets_above_high_watermark for each in log_dir.topic(TOPIC).partitions):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-        log_dir.refresh()
 
 
 @pytest.mark.full
@@ -83,7 +65,7 @@ def test_metrics_of_running_broker_equal_its_jmx_beans(start_broker: Callable[..
     for number in range(7):
         in_transaction.produce(TOPIC, b"open", partition=number % 3 // 2)
     assert in_transaction.flush(30) == 0
-    wait_for_checkpoint(broker)
+    broker.wait_for_checkpoint(TOPIC)
     expected = told_by_jmx(port)
     metrics = {each.name: each for each in collect_metrics(LogDir.open(broker.data).root, now_ms=0)}
     assert set(expected["Size"]) == {(TOPIC, "0"), (TOPIC, "1")}

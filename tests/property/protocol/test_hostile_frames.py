@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 from counted_steps import counted_steps
+from fakes.hostile_clients import HUGE
 from simulations.random_messages import RandomMessages
 from tiers import SEED, examples
 
@@ -21,13 +22,6 @@ from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
 MEMORY_PER_BYTE: Final = 50
 #: Parsing a request of some dozen bytes takes about 4,400.
 STEPS_MAX: Final = 20_000
-HUGE: Final = (
-    b"\xff\xff\xff\xff\x07",
-    b"\xff\xff\xff\xff\x0f",
-    b"\x80" * 9 + b"\x01",
-    b"\x7f\xff\xff\xff",
-    b"\xff" * 4,
-)
 
 
 def parsed(frame: bytes) -> ApiMessage | None:

@@ -28,6 +28,9 @@ from pyspark_kafkalog.protocol.api import (
     parse_request,
 )
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
+from pyspark_kafkalog.protocol.messages.records import PartitionData
+from pyspark_kafkalog.record.header import CONTROL_MASK
+from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.server.committer import Committer
 from pyspark_kafkalog.server.context import Cluster, Handler, Request, ServerContext, Session
@@ -38,6 +41,22 @@ from pyspark_kafkalog.storage.names import TopicPartition
 
 _M = TypeVar("_M", bound=ApiMessage)
 CORRELATION_ID = 77
+
+
+def kept_batches(answer: PartitionData) -> list[int]:
+    """Base offsets of the data batches that a consumer with read_committed keeps (CompletedFetch)."""
+    coming = sorted((each.first_offset, each.producer_id) for each in answer.aborted_transactions or ())
+    aborted: set[int] = set()
+    kept = []
+    for batch in scan_batches(bytes(answer.records or b""), file="answer").batches:
+        while coming and coming[0][0] <= batch["last_offset"]:
+            aborted.add(coming.pop(0)[1])
+        producer_id = int(batch["producer_id"])
+        if batch["attributes"] & CONTROL_MASK:
+            aborted.discard(producer_id)
+        elif producer_id not in aborted:
+            kept.append(int(batch["base_offset"]))
+    return kept
 
 
 class Rights:

@@ -28,6 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from patience import wait_until
+
 from kafka_processes.java_processes import (
     QUICK_START,
     JavaProcessError,
@@ -38,6 +40,7 @@ from kafka_processes.java_processes import (
     java,
     start_server,
 )
+from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.version import KafkaVersion
 
 KAFKA_VERSION: Final = KafkaVersion.parse(os.environ.get("KAFKALOG_KAFKA_VERSION") or "4.3.1")
@@ -391,6 +394,16 @@ class Broker:
             time.sleep(0.1)
         self.kill()
         raise KafkaOracleError(f"the broker did not start in {_START_SECONDS_MAX} s, or died\n{self._log_tail()}")
+
+    def wait_for_checkpoint(self, topic: str) -> None:
+        """Wait until the directory says that all records of the topic are below the high watermark."""
+        log_dir = LogDir.open(self.data)
+
+        def is_written() -> bool:
+            log_dir.refresh()
+            return not any(each.offsets_above_high_watermark for each in log_dir.topic(topic).partitions)
+
+        wait_until(is_written, f"the checkpoint of {topic}")
 
     def _log_tail(self) -> str:
         lines = (self.home / "server.log").read_text(errors="replace").splitlines()

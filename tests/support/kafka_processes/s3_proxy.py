@@ -11,12 +11,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kafka_processes.java_processes import QUICK_START, cache_dir, fetch_jars, java
 from kafka_processes.s3_requests import REGION, new_bucket
 from kafka_processes.store_process import StoreProcess
 from pyspark_kafkalog.object_store.location import ObjectLocation
+
+if TYPE_CHECKING:
+    import pytest
 
 S3_PROXY_VERSION: Final = "4.1.0"
 _JAR: Final = f"s3proxy-{S3_PROXY_VERSION}-jar-with-dependencies.jar"
@@ -76,6 +79,12 @@ class S3Proxy(StoreProcess):
             "storeAccessKey": self.access_key,
             "storeSecretKey": self.secret_key,
         }
+
+    def set_variables(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The environment variables from which clients take the server's address and key."""
+        variables = {"ACCESS_KEY_ID": self.access_key, "SECRET_ACCESS_KEY": self.secret_key, "REGION": REGION}
+        for name, value in {**variables, "ENDPOINT_URL": self.endpoint}.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
 
     def _properties(self) -> str:
         settings = {

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fakes.server_calls import ReadServer
+from fakes.server_calls import ReadServer, kept_batches
 from repository import FIXTURES
 from tiers import rest_full
 
@@ -20,10 +20,7 @@ from pyspark_kafkalog.protocol.messages.records import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
-    PartitionData,
 )
-from pyspark_kafkalog.record.header import CONTROL_MASK
-from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.root.adopt.adopt import adopt
 from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY_BYTES, AbortedTxn
 from pyspark_kafkalog.storage.log.isolation import ScannedRanges, ScannedTransactions
@@ -110,23 +107,8 @@ def _fetched(log_dir: LogDir) -> list[list[int]]:
             response = server.call(ApiKey.FETCH, 12, request, FetchResponse)
             [answer] = response.responses[0].partitions
             assert answer.error_code == 0
-            found.append(_kept(answer))
+            found.append(kept_batches(answer))
     return found
-
-
-def _kept(answer: PartitionData) -> list[int]:
-    coming = sorted((each.first_offset, each.producer_id) for each in answer.aborted_transactions or ())
-    aborted: set[int] = set()
-    kept = []
-    for batch in scan_batches(bytes(answer.records or b""), file="answer").batches:
-        while coming and coming[0][0] <= batch["last_offset"]:
-            aborted.add(coming.pop(0)[1])
-        producer_id = int(batch["producer_id"])
-        if batch["attributes"] & CONTROL_MASK:
-            aborted.discard(producer_id)
-        elif producer_id not in aborted:
-            kept.append(int(batch["base_offset"]))
-    return kept
 
 
 def _damage_all(broker: Path, damage: Callable[[Path], None]) -> None:

@@ -64,6 +64,31 @@ def write(log_dir: LogDir) -> None:
     log_dir.append("orders", pa.table({"value": values}), partition=0, flush="os")
 
 
+class Retention:
+    """Retention and reads beside it: of each, how much has happened."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self.read_whole = 0
+
+    def apply(self, log_dir: LogDir) -> None:
+        [report] = apply_retention(log_dir.root)
+        assert report.error is None
+        self.dropped += report.segments_dropped
+
+    def read(self, log_dir: LogDir) -> None:
+        log_dir.refresh()
+        found = log_dir.partition("orders", 0)
+        try:
+            rows = log_dir.read("orders")
+        except OffsetOutOfRangeError:
+            log_dir.refresh()
+            assert log_dir.partition("orders", 0).log_start_offset > found.log_start_offset
+        else:
+            check(log_dir, rows, found.log_start_offset, found.high_watermark)
+            self.read_whole += 1
+
+
 def check(log_dir: LogDir, rows: pa.Table, start: int, end: int) -> None:
     assert rows["offset"].to_pylist() == list(range(start, end))
     assert rows["value"].to_pylist() == [b"%08d" % offset for offset in range(start, end)]
@@ -99,13 +124,7 @@ def test_reads_beside_merges_return_every_record_once(path: Path) -> None:
 @pytest.mark.slow
 def test_reads_and_writes_beside_retention_lose_no_retained_record(path: Path) -> None:
     LogDir.open(path).alter_topic("orders", add={"retention.bytes": "9000"})
-    dropped = []
-    read_whole = []
-
-    def retain(log_dir: LogDir) -> None:
-        [report] = apply_retention(log_dir.root)
-        assert report.error is None
-        dropped.append(report.segments_dropped)
+    retention = Retention()
 
     def delete(log_dir: LogDir) -> None:
         log_dir.refresh()
@@ -115,19 +134,8 @@ def test_reads_and_writes_beside_retention_lose_no_retained_record(path: Path) -
         assert report.error is None
         time.sleep(0.01)
 
-    def read(log_dir: LogDir) -> None:
-        log_dir.refresh()
-        found = log_dir.partition("orders", 0)
-        try:
-            rows = log_dir.read("orders")
-        except OffsetOutOfRangeError:
-            log_dir.refresh()
-            assert log_dir.partition("orders", 0).log_start_offset > found.log_start_offset
-            return
-        check(log_dir, rows, found.log_start_offset, found.high_watermark)
-        read_whole.append(rows.num_rows)
-
-    beside(path, write, retain, delete, read, read, until=lambda: sum(dropped) > 20 and len(read_whole) > 20)
+    works = (write, retention.apply, delete, retention.read, retention.read)
+    beside(path, *works, until=lambda: retention.dropped > 20 and retention.read_whole > 20)
 
 
 @pytest.fixture
@@ -183,26 +191,6 @@ def test_reads_beside_total_retention_of_tiered_log_lose_no_retained_record(tier
     log_dir = LogDir.open(tiered_path)
     log_dir.alter_topic("orders", add={"retention.bytes": "20000"})
     log_dir.alter_broker_configs(add={"log.segment.delete.delay.ms": "0"})
-    dropped = []
-    read_whole = []
-
-    def retain(log_dir: LogDir) -> None:
-        [report] = apply_retention(log_dir.root)
-        assert report.error is None
-        dropped.append(report.segments_dropped)
-
-    def read(log_dir: LogDir) -> None:
-        log_dir.refresh()
-        found = log_dir.partition("orders", 0)
-        try:
-            rows = log_dir.read("orders")
-        except OffsetOutOfRangeError:
-            log_dir.refresh()
-            assert log_dir.partition("orders", 0).log_start_offset > found.log_start_offset
-        else:
-            check(log_dir, rows, found.log_start_offset, found.high_watermark)
-            read_whole.append(rows.num_rows)
-
-    beside(
-        tiered_path, write, tier, retain, retain, read, read, until=lambda: sum(dropped) > 40 and len(read_whole) > 30
-    )
+    retention = Retention()
+    works = (write, tier, retention.apply, retention.apply, retention.read, retention.read)
+    beside(tiered_path, *works, until=lambda: retention.dropped > 40 and retention.read_whole > 30)

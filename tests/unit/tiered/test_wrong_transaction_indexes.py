@@ -12,7 +12,7 @@ import pytest
 from builders.leader_writers import Served, mark, marker
 from builders.object_roots import imported
 from builders.tiered_logs import OF, SMALL_SEGMENTS, T0, bases, copy_closed, delete_local, fill, rows, tiering_root
-from fakes.server_calls import ReadServer
+from fakes.server_calls import ReadServer, kept_batches
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_kafkalog.errors import CorruptIndexError
@@ -25,8 +25,6 @@ from pyspark_kafkalog.protocol.messages.records import (
     FetchTopic,
     PartitionData,
 )
-from pyspark_kafkalog.record.header import CONTROL_MASK
-from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.spark.data_source import read_schema
 from pyspark_kafkalog.spark.options.parse import parse_read_options
 from pyspark_kafkalog.spark.read.reader import (
@@ -97,22 +95,6 @@ def log_dir(request: pytest.FixtureRequest, tmp_path: Path) -> LogDir:
     return made
 
 
-def _kept(answer: PartitionData) -> list[int]:
-    """Base offsets of the data batches that a consumer keeps (CompletedFetch)."""
-    coming = sorted((each.first_offset, each.producer_id) for each in answer.aborted_transactions or ())
-    aborted: set[int] = set()
-    kept = []
-    for batch in scan_batches(bytes(answer.records or b""), file="answer").batches:
-        while coming and coming[0][0] <= batch["last_offset"]:
-            aborted.add(coming.pop(0)[1])
-        producer_id = int(batch["producer_id"])
-        if batch["attributes"] & CONTROL_MASK:
-            aborted.discard(producer_id)
-        elif producer_id not in aborted:
-            kept.append(int(batch["base_offset"]))
-    return kept
-
-
 def _fetch(server: ReadServer, offset: int) -> PartitionData:
     asked = FetchPartition(partition=OF.partition, fetch_offset=offset, partition_max_bytes=400)
     topic = FetchTopic(topic=OF.topic, partitions=(asked,))
@@ -159,7 +141,7 @@ def test_no_aborted_record_is_read_and_no_committed_one_left_out(
     assert len(committed) < len(rows(log_dir))
     ranges = [(start, min(start + size, end)) for start in range(0, end, 5) for size in (3, 17)]
     with ReadServer(LogDir.open(log_dir.path)) as server:
-        kept_before = {start: _kept(_fetch(server, start)) for start in range(0, end, 5)}
+        kept_before = {start: kept_batches(_fetch(server, start)) for start in range(0, end, 5)}
 
     def changed(data: bytes, *, file: str, offsets: range) -> list[AbortedTxn]:
         found = damage(parse_aborted(data, file=file, offsets=offsets))
@@ -186,7 +168,7 @@ def test_no_aborted_record_is_read_and_no_committed_one_left_out(
     with ReadServer(LogDir.open(log_dir.path)) as server:
         answers = {start: _fetch(server, start) for start in range(0, end, 5)}
     for start, answer in answers.items():
-        assert answer.error_code or _kept(answer) == kept_before[start]
+        assert answer.error_code or kept_batches(answer) == kept_before[start]
     assert damage is _with_later_markers or any(each.error_code for each in answers.values())
 
 
