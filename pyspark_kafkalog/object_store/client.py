@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 from pyspark_kafkalog.errors import InvalidOptionError, missing_package
@@ -49,9 +49,11 @@ from pyspark_kafkalog.object_store.store import (
     StoreUnsuitableError,
     check_key,
 )
-from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.units import SECOND_MS
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.record.header import Buffer
 
 #: What one request puts: a data object of a task, which is one PUT then and not six. Four parts at once would need the
 #: same bandwidth to be in time.

@@ -27,7 +27,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark_kafkalog.errors import CommitStateUnknownError
 from pyspark_kafkalog.object_store.store import (
@@ -39,7 +39,9 @@ from pyspark_kafkalog.object_store.store import (
     StoreCredentialsError,
     StoreRefusedError,
 )
-from pyspark_kafkalog.record.header import Buffer
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.record.header import Buffer
 
 #: How often a refusal is believed only after a repetition: services that hand out credentials fail at times.
 REFUSALS_REPEATED: Final = 2

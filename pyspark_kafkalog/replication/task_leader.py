@@ -179,9 +179,8 @@ class _StagedRanges(Protocol):
 class _RangesInFiles:
     """Ranges in files of the root's directory. Raises OSError if no job can begin."""
 
-    range_bytes = _FILE_RANGE_BYTES
-
     def __init__(self, root: FileRoot) -> None:
+        self.range_bytes = _FILE_RANGE_BYTES
         self._job = StagingJob(root.path, uuid.uuid4().hex)
         self._job.begin()
 
@@ -195,9 +194,8 @@ class _RangesInFiles:
 class _RangesInObjects:
     """Ranges in objects of the root's store, planned as of the root's last refresh."""
 
-    range_bytes = _OBJECT_RANGE_BYTES
-
     def __init__(self, root: ObjectRoot) -> None:
+        self.range_bytes = _OBJECT_RANGE_BYTES
         self._root = root
 
     def place(self) -> StagingStore:

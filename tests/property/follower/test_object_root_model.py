@@ -110,7 +110,7 @@ class Twins:
         if not any(0 <= each.first_unstable_offset < self.start for each in (state, plain)):
             # Of a transaction all of whose records are below the log start, one of the two may know nothing any more.
             assert state.first_unstable_offset == plain.first_unstable_offset
-            opened = producers_of(image, self.stored.objects, OF).open
+            opened = producers_of(image, self.stored.objects, OF).open_transactions
             assert min((each for each in opened if each >= self.start), default=-1) == plain.first_unstable_offset
         wanted = [each for each in self.batches if each.next_offset > self.start]
         assert self._read(image) == b"".join(each.data for each in wanted)
