@@ -66,7 +66,7 @@ from pyspark_kafkalog.storage.names import (
     offset_file_name,
     segment_file,
 )
-from pyspark_kafkalog.storage.segment.kernels_index import IndexRows
+from pyspark_kafkalog.storage.segment.index_entries import IndexRows
 from pyspark_kafkalog.storage.segment.recovery import check_closed_segment, scan_closed_segment
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments
 

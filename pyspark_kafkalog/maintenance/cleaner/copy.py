@@ -33,7 +33,7 @@ from pyspark_kafkalog.record.header import CONTROL_MASK, TRANSACTIONAL_MASK
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.names import CLEANED_SUFFIX
-from pyspark_kafkalog.storage.segment.kernels_index import SegmentCounters
+from pyspark_kafkalog.storage.segment.index_entries import SegmentCounters
 from pyspark_kafkalog.storage.segment.segment import LogSegment
 from pyspark_kafkalog.storage.segment.stored import StoredSegment
 

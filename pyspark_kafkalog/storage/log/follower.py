@@ -30,7 +30,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import producer_state_at
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
-from pyspark_kafkalog.storage.segment.kernels_index import IndexRows, SegmentCounters
+from pyspark_kafkalog.storage.segment.index_entries import IndexRows, SegmentCounters
 from pyspark_kafkalog.storage.segment.segment import LogSegment
 
 #: The name in errors for batches that are not in a file yet.

@@ -60,7 +60,7 @@ from pyspark_kafkalog.storage.names import (
     parse_metadata_snapshot,
     segment_file,
 )
-from pyspark_kafkalog.storage.segment.kernels_index import SegmentCounters
+from pyspark_kafkalog.storage.segment.index_entries import SegmentCounters
 from pyspark_kafkalog.storage.segment.recovery import recover_segment
 from pyspark_kafkalog.storage.segment.segment import LogSegment
 

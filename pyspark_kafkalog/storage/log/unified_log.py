@@ -80,7 +80,7 @@ from pyspark_kafkalog.storage.log.producers import (
     producer_batches,
 )
 from pyspark_kafkalog.storage.names import child_path
-from pyspark_kafkalog.storage.segment.kernels_index import RunPlan
+from pyspark_kafkalog.storage.segment.index_entries import RunPlan
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES
 from pyspark_kafkalog.storage.segment.recovery import replay_batches, replay_producers
 from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, read_range

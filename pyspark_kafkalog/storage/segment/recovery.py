@@ -49,7 +49,7 @@ from pyspark_kafkalog.storage.names import (
     TXN_INDEX_SUFFIX,
     segment_file,
 )
-from pyspark_kafkalog.storage.segment.kernels_index import IndexRows, SegmentCounters
+from pyspark_kafkalog.storage.segment.index_entries import IndexRows, SegmentCounters
 from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX
 from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, read_chunks, read_range
 from pyspark_kafkalog.storage.segment.stored import StoredSegment

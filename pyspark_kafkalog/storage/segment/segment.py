@@ -52,7 +52,7 @@ from pyspark_kafkalog.storage.names import (
     TXN_INDEX_SUFFIX,
     offset_file_name,
 )
-from pyspark_kafkalog.storage.segment.kernels_index import (
+from pyspark_kafkalog.storage.segment.index_entries import (
     IndexEntries,
     RunPlan,
     SegmentCounters,

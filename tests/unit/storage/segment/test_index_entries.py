@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tiers import examples
 
 from pyspark_kafkalog.record.header import BATCH_DTYPE
-from pyspark_kafkalog.storage.segment.kernels_index import SegmentCounters, SegmentLimits, plan_run
+from pyspark_kafkalog.storage.segment.index_entries import SegmentCounters, SegmentLimits, plan_run
 
 BASE = 1000
 
