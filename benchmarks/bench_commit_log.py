@@ -47,7 +47,7 @@ _OPEN = """
 import sys, time
 from pathlib import Path
 started = time.perf_counter()
-from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 imported = time.perf_counter()
 image = LocalMetadataStore.open(Path(sys.argv[1])).image
 opened = time.perf_counter()
