@@ -8,6 +8,7 @@ With --check nothing is written; exit code 1 means that the file differs from th
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -45,8 +46,15 @@ def _source_options() -> list[str]:
 
 
 def _ignored() -> list[str]:
-    rows = [(f"`{each.name}`", _where(each.applies_to), _text(each.doc)) for each in IGNORED_OPTIONS]
-    return ["## Accepted without effect", "", *_table(("option", "for", "why"), rows)]
+    """Each reason once, with the options that it is the reason for."""
+    grouped: dict[str, dict[str, list[str]]] = {}
+    for each in IGNORED_OPTIONS:
+        grouped.setdefault(_text(each.doc), {}).setdefault(_where(each.applies_to), []).append(f"`{each.name}`")
+    lines = []
+    for why, names in grouped.items():
+        listed = "; ".join(f"{where}: {', '.join(of_where)}" for where, of_where in names.items())
+        lines += textwrap.wrap(f"- *{why}* {listed[0].upper()}{listed[1:]}.", 120, subsequent_indent="  ")
+    return ["## Accepted without effect", "", *lines]
 
 
 def _topic_configs() -> list[str]:

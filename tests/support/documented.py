@@ -53,7 +53,7 @@ class Block:
         if self.language == "sh":
             return [(line, "") for line in _joined(self.text)]
         found: list[tuple[str, str]] = []
-        for part in re.split(r"^\$ ", self.text, flags=re.MULTILINE)[1:]:
+        for part in re.split(r"^\$ ", self.text.replace("\\\n", " "), flags=re.MULTILINE)[1:]:
             (command, *output) = part.split("\n")
             found.append((command, "\n".join(output).strip("\n")))
         return found

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from documented import PAGES
 from repository import REPOSITORY, TESTS
 
 pytestmark = pytest.mark.all_cases
 
 PACKAGE = REPOSITORY / "pyspark_kafkalog"
-#: Pages that are read to change the code.
-PAGES = (REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "docs" / "ARCHITECTURE.md")
+FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 MODULES_IN_SUPPORT_MAX = 30
 
 #: A decision by kind of root.
@@ -69,7 +69,7 @@ def sources() -> Mapping[Path, str]:
 def figures() -> Mapping[str, int]:
     trees = {path: ast.parse(text) for path, text in sources().items()}
     others = [text for path, text in sources().items() if path.relative_to(PACKAGE).parts[0] not in OF_KINDS]
-    pages = [path.read_text() for path in PAGES]
+    pages = [FENCED.sub("", path.read_text()) for path in PAGES]
     wide = [line for page in pages for line in page.splitlines() if len(line) > LINE_OF_PAGE_MAX]
     return {
         "modules of the package": len(trees),
