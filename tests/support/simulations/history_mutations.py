@@ -124,16 +124,16 @@ def tear_transaction(history: History, drawn: random.Random) -> History:
 
 def see_part(history: History, drawn: random.Random) -> History:
     """A snapshot holds a record of a transaction, and not another one that lies below its end."""
-    places = {each.value: each for each in _readable(history)}
-    chosen = [
-        (at, read.value)
-        for at, snapshot in enumerate(history.snapshots)
-        for sends in _committed(history, 2)
-        if all(each.value in places for each in sends)
-        and (seen := [read for read in snapshot.reads if read.value in {each.value for each in sends}])
-        and len(seen) == len(sends)
-        for read in seen[:1]
-    ]
+    readable = {each.value for each in _readable(history)}
+    whole = [sends for sends in _committed(history, 2) if all(each.value in readable for each in sends)]
+    transactions = {each.value: at for at, sends in enumerate(whole) for each in sends}
+    chosen = []
+    for at, snapshot in enumerate(history.snapshots):
+        seen: dict[int, list[str]] = {}
+        for read in snapshot.reads:
+            if read.value in transactions:
+                seen.setdefault(transactions[read.value], []).append(read.value)
+        chosen += [(at, values[0]) for each, values in seen.items() if len(values) == len(whole[each])]
     at, value = drawn.choice(chosen)
     kept = tuple(each for each in history.snapshots[at].reads if each.value != value)
     changed = replace(history.snapshots[at], reads=kept)
