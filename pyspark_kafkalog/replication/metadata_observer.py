@@ -1,7 +1,7 @@
 """Keeps a copy of a cluster's metadata log up to date, as an observer of its controllers.
 
-`MetadataObserver` goes one step after the other. A step asks the active controller for what follows the copy
-(metadata_copy.py), and takes what is committed:
+`MetadataObserver` works in steps. Each step asks the active controller for what follows the copy (metadata_copy.py),
+and takes the committed part of the answer:
 
     records      those below the high watermark are checked and appended
     a snapshot   the controllers have no records from there on: it is fetched in pieces, and the log begins at its end
