@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.groups.guarded_group import AnyGroup
     from pyspark_kafkalog.metadata.history import HistoryEntry
     from pyspark_kafkalog.notebook.logs import PartitionLog, TopicLog
+    from pyspark_kafkalog.record.appendable import Appendable
     from pyspark_kafkalog.security.access_control import AccessControl
     from pyspark_kafkalog.storage.log.reader import LogReader
     from pyspark_kafkalog.tiered.remote_storage import RemoteStorageOption
@@ -372,7 +373,7 @@ class LogDir(PublicRoot):
     def append(
         self,
         topic: str,
-        records: pa.Table | pa.RecordBatch,
+        records: Appendable,
         *,
         partition: int | None = None,
         compression_type: str | None = None,
@@ -383,10 +384,16 @@ class LogDir(PublicRoot):
     ) -> CommitResult:
         """Write records to a topic in one commit. The topic is created if it does not exist.
 
-        Columns of `records`: value (string or binary), and optionally key, headers and timestamp (any Arrow timestamp;
-        null or missing means the current time). Without `partition`, Kafka's default partitioner chooses the partition
-        of records with a key, and the others are spread. `compression_type` applies if the topic's compression.type is
-        "producer".
+        `records` are an Arrow table, record batch or RecordBatchReader, another object with `__arrow_c_stream__` (a
+        DataFrame of pandas or polars, a relation of DuckDB), or a list of dicts. A RecordBatchReader is read batch by
+        batch, so it may be larger than memory.
+
+        Their columns are value, and optionally key, headers and timestamp. Keys and values are text, which is stored as
+        UTF-8, or binary. Headers are lists of structs with key and value; in a dict also a dict, or pairs. Timestamps
+        are of any unit; null or missing means the current time, and one without a zone is UTC.
+
+        Without `partition`, Kafka's default partitioner chooses the partition of records with a key, and the others are
+        spread. `compression_type` applies if the topic's compression.type is "producer".
 
         With `transactional_id` and `transaction_version`, the write is idempotent: if that version is the last one that
         was committed with the id, nothing is written. A lower version is an error, or with `lower_version` "skip" not

@@ -8,6 +8,7 @@ In reading order:
     codecs        compression
     columns       records as columns in memory
     arrow         columns to and from Arrow
+    appendable    tables of any library and rows, as Arrow data to append
     old_formats   messages of formats 0 and 1, converted to batches
     scan          finding batches in a run of bytes, checking CRCs
     decode        batches to columns

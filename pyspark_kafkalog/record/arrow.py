@@ -171,7 +171,9 @@ def from_arrow(
 
 
 def _from_binary(array: pa.Array) -> BinaryColumn:
-    """Any string or binary array; 64-bit offsets and views are cast, which fails over 2 GiB."""
+    """Any string or binary array, or a dictionary of such. 64-bit offsets and views are cast: over 2 GiB this fails."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
     if pa.types.is_null(array.type) or array.null_count == len(array):
         return BinaryColumn(
             np.zeros(len(array) + 1, np.int32), np.empty(0, np.uint8), np.zeros((len(array) + 7) // 8, np.uint8)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage
+    from pyspark_kafkalog.record.appendable import Appendable
     from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.root.snapshot import IsolationLevel
     from pyspark_kafkalog.root.writes import CommitResult, WriteTransaction
@@ -136,7 +137,7 @@ def read_partition(
 def append_table(
     root: Root,
     topic: str,
-    records: pa.Table | pa.RecordBatch,
+    records: Appendable,
     *,
     partition: int | None,
     compression_type: str | None,
@@ -145,6 +146,9 @@ def append_table(
     clock: Callable[[], int],
 ) -> CommitResult:
     """Write the records to the topic, which is created if it does not exist, in one commit: see `LogDir.append`."""
+    from pyspark_kafkalog.record.appendable import arrow_of, is_read_once  # imports pyarrow
+
+    table = arrow_of(records)
 
     def append() -> CommitResult:
         from pyspark_kafkalog.storage.stager import stage_table  # imports compiled code
@@ -156,7 +160,7 @@ def append_table(
         staged = stage_table(
             staging.task,
             topic,
-            records,
+            table,
             partitions_count=len(described.partitions),
             partition=partition,
             config=root.config_for_write(topic),
@@ -172,6 +176,9 @@ def append_table(
             staging.discard(staged)
             raise
 
+    if is_read_once(table):  # so the write cannot be repeated
+        root.refresh()
+        return append()
     version = root.version
     try:
         return append()

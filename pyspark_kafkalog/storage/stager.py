@@ -124,8 +124,6 @@ def _cast_to_ms(column: pa.Array) -> pa.Array:
         raise InvalidRecordError(f"the column timestamp has a time that is no 64-bit number of ms: {error}") from None
 
 
-#: The columns that a table to append may have; value is required.
-_COLUMNS: Final = ("key", "value", "headers", "timestamp")
 _BUFFER_BYTES: Final = 32 << 20
 
 
@@ -242,7 +240,7 @@ def _has_null_key(columns: RecordColumns, rows: NDArray[np.int64]) -> bool:
 def stage_table(
     task: StagingTask,
     topic: str,
-    records: pa.Table | pa.RecordBatch,
+    records: pa.Table | pa.RecordBatch | pa.RecordBatchReader,
     *,
     partitions_count: int,
     partition: int | None,
@@ -256,9 +254,6 @@ def stage_table(
 
     Raises InvalidRecordError, and then leaves no staged files.
     """
-    if not isinstance(records, pa.Table | pa.RecordBatch):
-        raise InvalidRecordError(_not_arrow(records))
-    _check_columns(records.schema)
     stager = TopicStager(
         task,
         topic,
@@ -270,7 +265,9 @@ def stage_table(
         clock_ms=clock_ms,
         fs=fs,
     )
-    batches = [records] if isinstance(records, pa.RecordBatch) else records.to_batches()
+    batches = [records] if isinstance(records, pa.RecordBatch) else records
+    if isinstance(batches, pa.Table):
+        batches = batches.to_batches()
     buffer = RowBuffer(_BUFFER_BYTES)
     try:
         for batch in batches:
@@ -284,25 +281,6 @@ def stage_table(
         raise
 
 
-def _not_arrow(records: object) -> str:
-    """What to do with records that are in no Arrow table."""
-    convert = {
-        "DataFrame": "pyarrow.Table.from_pandas(frame, preserve_index=False), or frame.to_arrow() of polars",
-        "list": "pyarrow.Table.from_pylist(rows)",
-        "dict": "pyarrow.table(columns)",
-    }.get(type(records).__name__, "pyarrow.table({'key': [...], 'value': [...]})")
-    return f"the records to append are a {type(records).__name__}, not an Arrow table: pass {convert}"
-
-
 def _stage(stager: TopicStager, rows: Rows, partition: int | None) -> None:
     given = None if partition is None else np.full(rows.columns.count, partition, np.int32)
     stager.add(rows.columns, None, given)
-
-
-def _check_columns(schema: pa.Schema) -> None:
-    unknown = sorted(set(schema.names) - set(_COLUMNS))
-    if unknown or "value" not in schema.names:
-        raise InvalidRecordError(
-            f"records to append have the columns {', '.join(schema.names)}; expected value, and optionally "
-            f"{', '.join(name for name in _COLUMNS if name != 'value')}"
-        )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 from builders.root_places import RootPlace
@@ -73,3 +76,38 @@ def test_index_too_small_for_an_entry_is_rejected_with_name_of_setting(
     log_dir.alter_topic("tiny", delete=["segment.index.bytes"])
     log_dir.append("tiny", pa.table({"value": ["a"]}))
     assert log_dir.read("tiny").num_rows == 1
+
+
+def test_rows_and_frames_are_read_back_as_they_were_appended(log_dir: LogDir) -> None:
+    log_dir.append("orders", [{"key": "ann", "value": "1", "headers": {"from": "a"}}, {"value": None}])
+    log_dir.append("orders", pl.DataFrame({"key": ["bob", None], "value": ["2", "3"]}))
+    log_dir.append("orders", pd.DataFrame({"key": ["bob", None], "value": ["2", "3"]}).astype("category"))
+    log_dir.append("orders", [])
+    found = log_dir.read("orders", columns=["key", "value", "headers"]).to_pylist()
+    assert [each["key"] for each in found] == [b"ann", None, b"bob", None, b"bob", None]
+    assert [each["value"] for each in found] == [b"1", None, b"2", b"3", b"2", b"3"]
+    assert found[0]["headers"] == [{"key": "from", "value": b"a"}]
+
+
+def test_reader_is_read_batch_by_batch_and_leaves_nothing_when_it_fails(log_dir: LogDir) -> None:
+    schema = pa.schema([("value", pa.large_string())])
+    batch = pa.record_batch([["a", "b"]], schema=schema)
+    log_dir.append("orders", pa.RecordBatchReader.from_batches(schema, iter([batch, batch])))
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield batch
+        raise OSError("the source is gone")
+
+    with pytest.raises(OSError, match="the source is gone"):
+        log_dir.append("orders", pa.RecordBatchReader.from_batches(schema, failing()))
+    assert log_dir.read("orders")["value"].to_pylist() == [b"a", b"b"] * 2
+
+
+def test_reader_is_written_to_topic_that_another_process_created_anew(root_place: RootPlace, log_dir: LogDir) -> None:
+    log_dir.create_topic("orders", partitions=1)
+    other = LogDir.open(root_place)
+    other.delete_topic("orders")
+    other.create_topic("orders", partitions=1)
+    log_dir.append("orders", pa.table({"value": ["a"]}).to_reader())
+    other.refresh()
+    assert other.read("orders")["value"].to_pylist() == [b"a"]

@@ -101,9 +101,9 @@ WRONG: dict[str, Callable[[LogDir], object]] = {
     "read to -5": lambda own: own.read("t", partition=0, end_offset=-5),
     "read to 1.5": lambda own: own.read("t", partition=0, end_offset=1.5),  # type: ignore[arg-type]
     "read of a list of topics": lambda own: own.read(["t"]),  # type: ignore[arg-type]
-    "append of rows": lambda own: own.append("t", [{"value": "1"}]),  # type: ignore[arg-type]
+    "append of a number": lambda own: own.append("t", [{"value": 1}]),
     "append of columns": lambda own: own.append("t", {"value": ["1"]}),  # type: ignore[arg-type]
-    "append of a pandas frame": lambda own: own.append("t", ROWS.to_pandas()),
+    "append of a frame with numbers": lambda own: own.append("t", ROWS.to_pandas().assign(value=1)),
     "append of nothing": lambda own: own.append("t", None),  # type: ignore[arg-type]
     "append with an unknown codec": lambda own: own.append("t", ROWS, compression_type="zstdd"),
     "append to partition -1": lambda own: own.append("t", ROWS, partition=-1),
