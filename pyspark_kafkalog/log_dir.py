@@ -27,7 +27,7 @@ Topics and logs by square brackets:
     log_dir["orders"]           a topic                      notebook.logs.TopicLog
     log_dir["orders", 0]        one partition's log          notebook.logs.PartitionLog
     "orders" in log_dir         whether the topic exists
-    for name in log_dir         the names of the topics
+    for name in log_dir         the names of the topics; len(log_dir) is their number
 
 A root without a commit log of this package is a broker's directory: it can be read at any time and is never written to.
 """
@@ -495,6 +495,14 @@ class LogDir(PublicRoot):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.topics())
+
+    def __len__(self) -> int:
+        """The number of topics."""
+        return len(self.topics())
+
+    def __bool__(self) -> bool:
+        """True, also without topics."""
+        return True
 
     def __contains__(self, topic: object) -> bool:
         return topic in self.topics()

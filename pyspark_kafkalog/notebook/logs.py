@@ -7,8 +7,11 @@
     log[100:200]                                    records with offsets 100 to 199
     log[-10:]                                       the last ten offsets
     log["2024-01-15T10:00":"2024-01-15T11:00"]      an hour
-    log[100]                                        one record
+    log[100]                                        one record, as a dict
     log.tail()                                      records as they are committed
+
+Iteration, indexing and `len` have the same elements: the names of topics in a LogDir, as the keys of a dict; partitions
+in a TopicLog; records in a PartitionLog. `len` of a PartitionLog reads the log, as `count` does.
 
 A TopicLog keeps its set of partitions; to include partitions added later, get `log_dir["orders"]` again.
 
@@ -160,6 +163,11 @@ class PartitionLog(Records):
         start, end = self.start_offset, self.end_offset
         found = self.root.reader(self.topic, self.partition).offset_for_timestamp(point_in_time_ms(point), start, end)
         return None if found is None else found.offset
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The records in offset order, as indexing returns them; one Arrow batch is in memory at a time."""
+        for batch in self.to_batches():
+            yield from as_dicts(batch)
 
     def __len__(self) -> int:
         """The number of records, as `count`."""
@@ -316,6 +324,10 @@ class TopicLog(Records):
         numbers = ", ".join(map(str, self.partitions[:20]))
         raise UnknownTopicError(f"topic {self.name!r} has no partition {item}; there are: {numbers}")
 
+    def __iter__(self) -> Iterator[PartitionLog]:
+        """The partitions' logs, as indexing returns them, in the order of their numbers."""
+        return iter(self.logs)
+
     def __len__(self) -> int:
         """The number of partitions in this directory; `count` is the number of records."""
         return len(self.logs)
@@ -386,7 +398,7 @@ def _follow(
             end = log.end_offset
             if end <= positions[number]:
                 continue
-            for batch in log.between(positions[number], end).batches_of_records(columns, text=text):
+            for batch in log.between(positions[number], end).to_batches(columns, text=text):
                 yield batch
                 last_seen = time.monotonic()
                 if stop():

@@ -44,7 +44,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta, timezone
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -82,6 +82,11 @@ from pyspark_kafkalog.storage.segment.reader import BatchRun, Extent, LocalExten
 from pyspark_kafkalog.storage.segment.stored import largest_timestamp_ms
 from pyspark_kafkalog.units import EPOCH
 
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+
 _TEXT_COLUMNS = ("key", "value")
 
 
@@ -98,9 +103,10 @@ class Records(ABC):
     def _record_batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The records with the columns of `schema`, a subset of RECORD_SCHEMA's."""
 
-    def batches_of_records(
-        self, columns: Sequence[str] | None = None, *, text: bool = False
-    ) -> Iterator[pa.RecordBatch]:
+    #: Indices are partition numbers and offsets, so Python's way to reverse by position does not apply.
+    __reversed__ = None
+
+    def to_batches(self, columns: Sequence[str] | None = None, *, text: bool = False) -> Iterator[pa.RecordBatch]:
         """The records as Arrow batches, one in memory at a time."""
         batches = self._record_batches(schema_of(columns))
         return map(as_text, batches) if text else batches
@@ -108,41 +114,42 @@ class Records(ABC):
     def to_arrow(self, columns: Sequence[str] | None = None, *, text: bool = False) -> pa.Table:
         """All records in an Arrow table."""
         schema = schema_of(columns)
-        return pa.Table.from_batches(
-            self.batches_of_records(columns, text=text), as_text_schema(schema) if text else schema
-        )
+        return pa.Table.from_batches(self.to_batches(columns, text=text), as_text_schema(schema) if text else schema)
 
-    def to_pandas(self, columns: Sequence[str] | None = None, *, text: bool = False) -> Any:
+    def to_pandas(self, columns: Sequence[str] | None = None, *, text: bool = False) -> pd.DataFrame:
         """All records in a pandas DataFrame. Raises MissingPackageError if pandas is not installed."""
         _import("pandas")
-        return self.to_arrow(columns, text=text).to_pandas()
+        frame: pd.DataFrame = self.to_arrow(columns, text=text).to_pandas()
+        return frame
 
-    def to_polars(self, columns: Sequence[str] | None = None, *, text: bool = False) -> Any:
+    def to_polars(self, columns: Sequence[str] | None = None, *, text: bool = False) -> pl.DataFrame:
         """All records in a polars DataFrame. Raises MissingPackageError if polars is not installed."""
-        return _import("polars").from_arrow(self.to_arrow(columns, text=text))
+        frame: pl.DataFrame = _import("polars").from_arrow(self.to_arrow(columns, text=text))
+        return frame
 
     def to_duckdb(
-        self, columns: Sequence[str] | None = None, *, text: bool = False, connection: Any | None = None
-    ) -> Any:
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        text: bool = False,
+        connection: duckdb.DuckDBPyConnection | None = None,
+    ) -> duckdb.DuckDBPyRelation:
         """All records as a DuckDB relation, of `connection` or the default one: `log.to_duckdb().aggregate(...)`.
 
         DuckDB's timestamps are in microseconds. Raises InvalidRecordError for one that is out of their range,
         MissingPackageError if duckdb is not installed.
         """
-        duckdb = _import("duckdb")
+        used = connection or _import("duckdb")
         schema = pa.schema([KAFKA_SCHEMA.field(each.name) for each in schema_of(columns)])
         table = pa.Table.from_batches(self._record_batches(schema), schema)
         if text:
             table = pa.Table.from_batches(map(as_text, table.to_batches()), as_text_schema(schema))
-        return (connection or duckdb).from_arrow(table)
+        relation: duckdb.DuckDBPyRelation = used.from_arrow(table)
+        return relation
 
     def count(self) -> int:
         """The number of records. Reads the log, but decodes no columns; offsets do not suffice, as they have gaps."""
         return sum(batch.num_rows for batch in self._record_batches(pa.schema([])))
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Arrow batches with all columns, one in memory at a time."""
-        return self._record_batches(RECORD_SCHEMA)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         stream = pa.RecordBatchReader.from_batches(RECORD_SCHEMA, self._record_batches(RECORD_SCHEMA))
@@ -184,7 +191,7 @@ class LogRange(Protocol):
     def between(self, start_offset: int, end_offset: int) -> Records: ...
 
 
-def as_dicts(records: pa.Table) -> list[dict[str, Any]]:
+def as_dicts(records: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
     """The rows; a timestamp that Python's calendar does not have is its number of milliseconds."""
     try:
         return [dict(each) for each in records.to_pylist()]

@@ -54,7 +54,7 @@ def test_slice_equals_read(where: FixturePartition, isolation: str) -> None:
     assert log.to_arrow().equals(whole)
     assert len(log) == whole.num_rows
     assert pa.table(log).equals(whole)
-    assert pa.Table.from_batches(log, whole.schema).equals(whole)
+    assert pa.Table.from_batches(log.to_batches(), whole.schema).equals(whole)
     rng = random.Random(str(where))
     low, high = log.start_offset, log.end_offset
     offsets = whole["offset"].to_pylist()
@@ -181,6 +181,7 @@ def test_offset_in_gap_has_no_record() -> None:
     assert len(log[gap : gap + 1]) == 0
     assert log[offsets[3]]["offset"] == offsets[3]
     assert len(log) == len(offsets) < log.end_offset - log.start_offset
+    assert [record["offset"] for record in log] == offsets
 
 
 def test_time_without_zone_is_utc(own: LogDir) -> None:
@@ -220,10 +221,29 @@ def test_log_grows_with_refresh_and_slice_does_not(own: LogDir) -> None:
     assert (len(log), len(part)) == (41, 10)
 
 
-def test_log_dir_is_container_of_topics(own: LogDir) -> None:
+def test_log_dir_is_container_of_topics(own: LogDir, tmp_path: Path) -> None:
     assert "t" in own
     assert "u" not in own
     assert list(own) == ["t"]
+    assert len(own) == 1
+    empty = LogDir.create(tmp_path / "empty")
+    assert (len(empty), bool(empty)) == (0, True)
+
+
+def test_topic_iterates_over_its_partitions_and_log_over_its_records_as_they_are_indexed(own: LogDir) -> None:
+    own.create_topic("two", partitions=2)
+    own.append("two", pa.table({"value": ["a", "b"]}), partition=1)
+    topic = own["two"].refresh()
+    assert [repr(log) for log in topic] == [repr(topic[number]) for number in range(len(topic))]
+    log = own["t", 0][5:15]
+    assert list(log) == [log[offset] for offset in range(5, 15)]
+    assert len(list(log)) == len(log)
+
+
+def test_neither_topic_nor_log_is_reversed_by_position(own: LogDir) -> None:
+    for each in (own["t"], own["t", 0]):
+        with pytest.raises(TypeError, match="not reversible"):
+            reversed(each)
     assert own._ipython_key_completions_() == ["t"]
 
 
@@ -269,7 +289,7 @@ def far(root_place: RootPlace) -> LogDir:
 
 def test_timestamps_of_64_bits_are_read_as_the_milliseconds_that_they_are(far: LogDir) -> None:
     log = far["t", 0]
-    for found in (far.read("t"), log.to_arrow(), pa.table(log), pa.Table.from_batches(log)):
+    for found in (far.read("t"), log.to_arrow(), pa.table(log), pa.Table.from_batches(log.to_batches())):
         assert found["timestamp"].cast(pa.int64()).to_pylist() == FAR_TIMES_MS
     assert [log[offset]["timestamp"] for offset in (3, 4)] == FAR_TIMES_MS[3:]
     assert log[2]["timestamp"] == datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
