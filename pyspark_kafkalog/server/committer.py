@@ -1,9 +1,9 @@
 """Group commit: the units of all connections that wait are committed together, and waiting Fetch requests are woken.
 
 While a commit is under way, further units queue up, and the next commit takes all of them: when the server is idle a
-unit is committed at once, and under load the commits grow. No timer is involved. Units that are submitted in one turn
-of the event loop, such as those of requests that have arrived together, are handed over together: the thread would
-else begin with the first of them, and take turns with the loop to run Python.
+unit is committed at once, and under load the commits grow. Units that are submitted in one turn of the event loop, such
+as those of requests that have arrived together, are handed over together: the thread would else begin with the first of
+them, and take turns with the loop to run Python.
 
 A short commit is made by the loop's thread itself, if the committer's thread has nothing to do. The two threads would
 else take turns to run Python at each call of the kernel, which costs a quarter of the CPU time of a small request. A
@@ -19,6 +19,9 @@ than expected, as on a busy disk, sends the next one to the thread again.
                                                   LeaderWriter.commit: lock, append, publish
       results are set, waiting Fetch              one call into the event loop for the whole commit
       requests are woken
+
+With an interval (`serve --commit-interval`) units stay with the loop until the commit before has ended and began that
+long ago: so many commits a second are made at most, each of all units that came meanwhile.
 
 A crash loses units that were not committed yet: their clients have got no answer, and send them again.
 
@@ -53,7 +56,7 @@ from pyspark_kafkalog.server.request_errors import BoundedLog
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.threads import start
-from pyspark_kafkalog.units import KIB, MIB
+from pyspark_kafkalog.units import KIB, MIB, SECOND_MS
 
 _LOG: Final = logging.getLogger(__name__)
 #: A commit takes at most so many units, which bounds the time for which the root is locked.
@@ -104,7 +107,8 @@ class Committer(ABC):
 class GroupCommitter(Committer):
     """Commits units with `writer`, in a thread of its own unless they are committed at once.
 
-    After each commit, `notify` gets the partitions that it changed, and `committed` the number of its units.
+    After each commit, `notify` gets the partitions that it changed, and `committed` the number of its units. A commit
+    begins at least `interval_ms` after the one before; only the parts of one that is above a limit follow each other.
     Commits that fail one after the other, as on a full disk, while clients repeat their requests, are a line a second
     in the log.
     """
@@ -116,6 +120,7 @@ class GroupCommitter(Committer):
         committed: Callable[[int], None] = lambda units: None,
         *,
         monotonic_ms: Callable[[], int],
+        interval_ms: int = 0,
     ) -> None:
         self._writer = writer
         self._notify = notify
@@ -124,8 +129,10 @@ class GroupCommitter(Committer):
         self._failures = BoundedLog(_LOG, monotonic_ms, lines_a_second=1)
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[list[_Submitted] | None] = queue.SimpleQueue()
-        self._submitted: list[_Submitted] = []  # in this turn of the loop
+        self._submitted: list[_Submitted] = []  # in this turn of the loop, or in the interval
         self._under_way = 0  # units that the thread has, or whose results are not delivered yet
+        self._interval_ms = interval_ms
+        self._next_ms = 0  # no commit begins before, if there is an interval
         self._short_until_ms: int | None = None  # until then a commit is expected to be short
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="kafkalog-committer", daemon=True)
@@ -145,7 +152,7 @@ class GroupCommitter(Committer):
 
     def _hand_over(self) -> None:
         """Commit the units of this turn of the loop at once, or give them to the thread."""
-        if not self._submitted:
+        if not self._submitted or self._postpones():
             return
         submitted, self._submitted = self._submitted, []
         self._under_way += len(submitted)
@@ -155,6 +162,15 @@ class GroupCommitter(Committer):
                 self._deliver(submitted, ended)
                 return
         self._queue.put(submitted)
+
+    def _postpones(self) -> bool:
+        """Whether the units have to wait for the interval; then this arranges for the next look at them."""
+        if not self._interval_ms or self._is_stopped:
+            return False
+        rest_ms = self._next_ms - self._monotonic_ms()
+        if not self._under_way and rest_ms > 0:
+            self._loop.call_later(rest_ms / SECOND_MS, self._hand_over)
+        return self._under_way > 0 or rest_ms > 0
 
     def _is_short(self, submitted: Sequence[_Submitted]) -> bool:
         """Whether a commit of these units should be. Those of coordinators may have much to write."""
@@ -193,6 +209,7 @@ class GroupCommitter(Committer):
     def _committed_units(self, batch: Sequence[_Submitted], commit: _Commit) -> _Ended | None:
         """The results of a commit; None if it was not made at once."""
         began_ms = self._monotonic_ms()
+        self._next_ms = began_ms + self._interval_ms
         changed: set[TopicPartition] = set()
         units = [_recording(unit, changed) for unit, _ in batch]
         results: Sequence[UnitResult | BaseException] | None
@@ -222,6 +239,8 @@ class GroupCommitter(Committer):
         self._committed(len(batch))
         if ended.changed:
             self._notify(ended.changed)
+        if self._interval_ms and not self._under_way:
+            self._loop.call_soon(self._hand_over)  # what came while it was made
 
 
 def _commits(submitted: Sequence[_Submitted]) -> Iterator[Sequence[_Submitted]]:

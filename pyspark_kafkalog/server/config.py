@@ -98,6 +98,7 @@ class ServerConfig:
     `status` is where metrics and health are served over HTTP. `shared` is a second address, which other processes
     listen on too (workers.py). `node_id` is the broker id, made from the advertised address if None. `flush`:
     "fsync" answers a write when it is on disk, "os" when the operating system has it, which is what Kafka does.
+    `commit_interval_ms`: the least time from the beginning of a commit to that of the next one; 0: none.
 
     `request_max_bytes` is Kafka's socket.request.max.bytes, `queued_max_bytes` (queued.max.request.bytes) the limit of
     the requests in memory together, `threads` run what blocks: files, stores, changes of topics.
@@ -110,6 +111,7 @@ class ServerConfig:
     node_id: int | None = None
     rack: str | None = None
     flush: FlushMode = "fsync"
+    commit_interval_ms: int = 0
     read_only: bool = False
     request_max_bytes: int = 100 * MIB
     queued_max_bytes: int = 512 * MIB

@@ -109,7 +109,11 @@ def assemble(
             ReadOnlyCommitter(str(root.path))
             if native is None
             else GroupCommitter(
-                native.committer(flush=config.flush), waiters.notify, metrics.committed, monotonic_ms=monotonic_ms
+                native.committer(flush=config.flush),
+                waiters.notify,
+                metrics.committed,
+                monotonic_ms=monotonic_ms,
+                interval_ms=config.commit_interval_ms,
             )
         )
         cluster = _cluster(root, native, config, advertised, beating)

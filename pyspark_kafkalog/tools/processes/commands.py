@@ -19,6 +19,8 @@ from pyspark_kafkalog.tools.command import (
 from pyspark_kafkalog.tools.running import add_log_format, open_log_dir
 from pyspark_kafkalog.units import plural
 
+#: Requests of Kafka's clients time out after 30 s, and some of them take two commits.
+_COMMIT_INTERVAL_MAX_MS: Final = 10_000
 _SERVE_HELP: Final = """\
 `kafkalog serve`: let Kafka clients read and write a log directory, without a broker.
 
@@ -140,7 +142,22 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         default="fsync",
         help="answer a write when it is on disk, or when the operating system has it, as Kafka does (default: fsync)",
     )
+    parser.add_argument(
+        "--commit-interval",
+        type=_interval_ms,
+        default=0,
+        metavar="MS",
+        help="begin commits at least so far apart, which bounds the PUTs to an object store; writes wait so much "
+        "longer at most (default: 0, at once)",
+    )
     _add_security(parser)
+
+
+def _interval_ms(text: str) -> int:
+    """The argparse type of the commit interval."""
+    if not text.isdecimal() or int(text) > _COMMIT_INTERVAL_MAX_MS:
+        raise argparse.ArgumentTypeError(f"must be 0 to {_COMMIT_INTERVAL_MAX_MS} ms, not {text}")
+    return int(text)
 
 
 def _add_security(parser: argparse.ArgumentParser) -> None:

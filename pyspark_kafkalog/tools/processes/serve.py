@@ -58,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
         node_id=options.node_id,
         rack=options.rack,
         flush=options.flush,
+        commit_interval_ms=options.commit_interval,
         read_only=options.read_only,
         security=security,
     )

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from fakes.loop_clock import LoopClock
 from patience import PATIENCE_S, until
 
 from pyspark_kafkalog.errors import InvalidRecordError, ReadOnlyLogDirError
@@ -255,6 +256,71 @@ async def test_commit_of_the_loop_that_fails_fails_its_units_and_the_next_one_go
         writer.failure = None
         await committer.commit(unit())
     assert writer.at_once == [2]
+
+
+@asynccontextmanager
+async def committing_every(interval_ms: int) -> AsyncIterator[tuple[GroupCommitter, FakeWriter, LoopClock]]:
+    """A committer with an interval, its writer, and the clock of both it and the loop."""
+    clock, loop = LoopClock(), asyncio.get_running_loop()
+    writer = FakeWriter()
+    writer.gate.set()
+    committer = GroupCommitter(
+        writer, lambda changed: None, monotonic_ms=lambda: int(loop.time() * 1000), interval_ms=interval_ms
+    )
+    await committer.start()
+    try:
+        yield committer, writer, clock
+    finally:
+        await committer.stop()
+
+
+@pytest.mark.parametrize("may_commit_at_once", [False, True])
+async def test_commits_of_a_busy_server_begin_an_interval_apart(may_commit_at_once: bool) -> None:
+    async with committing_every(60_000) as (committer, writer, clock):
+        writer.may_commit_at_once = may_commit_at_once
+        await committer.commit(unit())
+        for commits in (1, 2, 3):
+            units = []
+            for _ in range(5):
+                units += [committer.submit(unit()) for _ in range(4)]
+                await clock.advance(10)
+            assert writer.commits == [1, *[20] * (commits - 1)]
+            await clock.advance(10)
+            await asyncio.gather(*units)
+            assert writer.commits == [1, *[20] * commits]
+
+
+async def test_units_of_a_long_commit_wait_for_its_end_and_no_longer_than_the_interval() -> None:
+    async with committing_every(60_000) as (committer, writer, clock):
+        writer.gate.clear()
+        first = committer.submit(unit())
+        await until(lambda: writer.has_begun)
+        later = [committer.submit(unit())]
+        await clock.advance(70)
+        later.append(committer.submit(unit()))
+        await clock.advance(1)
+        assert not writer.commits
+        writer.gate.set()
+        await asyncio.gather(first, *later)
+    assert writer.commits == [1, 2]
+
+
+async def test_commit_after_a_pause_does_not_wait_for_the_interval() -> None:
+    async with committing_every(60_000) as (committer, writer, clock):
+        await committer.commit(unit())
+        await clock.advance(60)
+        await committer.commit(unit())
+    assert writer.commits == [1, 1]
+
+
+async def test_stop_commits_at_once_what_waits_for_the_interval() -> None:
+    async with committing_every(60_000) as (committer, writer, _):
+        await committer.commit(unit())
+        waiting = [committer.submit(unit()) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert writer.commits == [1]
+    await asyncio.gather(*waiting)
+    assert writer.commits == [1, 3]
 
 
 async def test_read_only_committer_refuses_every_unit() -> None:

@@ -32,6 +32,8 @@ MINE = ("--listen", "127.0.0.1:0")
         ((*MINE, "--tls-client-ca", "ca.pem"), "need --tls-cert"),
         ((*MINE, "--tls-cert", "gone.pem", "--tls-key", "gone.key"), "gone.pem"),
         ((*MINE, "--tls-cert", "c", "--tls-key", "k", "--tls-client-auth", "required"), "--tls-client-ca"),
+        ((*MINE, "--commit-interval", "-1"), "0 to 10000 ms, not -1"),
+        ((*MINE, "--commit-interval", "20000"), "0 to 10000 ms, not 20000"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(
