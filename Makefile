@@ -10,7 +10,7 @@
 # make test-stores  the contract of object stores, and stores in trouble, with MinIO (needs Go) and Azurite (needs npm)
 # make test-clients  clients in Java, Python, Go and JavaScript at the server (needs Go and npm)
 # make differential  Spark's Kafka source and sink beside this package on the same data, DIFFERENTIAL_ARGS="--parts batch"
-# make docs   the reference of the Python API, build/docs/index.html
+# make docs   all pages and the reference of the Python API as a site with a search, build/docs/html/index.html
 # Requirements: Python 3.10 to 3.14 and make. Java 17 or newer is looked for, and installed when that is
 # possible (scripts/bootstrap.sh). PYTHON=... picks the interpreter for a new .venv.
 
@@ -103,9 +103,10 @@ differential: export OPENBLAS_NUM_THREADS ?= 1
 differential: $(VENV)/.installed-test java
 	$(PY) benchmarks/compare_kafka_source.py $(DIFFERENTIAL_ARGS)
 
-docs: $(VENV)/.installed
-	$(PY) -m pip install --quiet --editable ".[docs]"
-	$(PY) scripts/make_api_reference.py
+# An environment of its own: the site is built without this package and what it needs.
+DOCS_VENV := .venv-docs
+docs: $(DOCS_VENV)/.installed
+	$(DOCS_VENV)/bin/python scripts/make_site.py
 
 java:
 	@sh scripts/bootstrap.sh java
@@ -135,6 +136,11 @@ $(SPARK_VENV)/.installed-test: setup.cfg pyproject.toml scripts/bootstrap.sh
 	@$(SPARK_VENV)/bin/python -m pip install --quiet --editable ".[test-without-delta]" "pyspark==$(SPARK)"
 	@touch $@
 
+$(DOCS_VENV)/.installed: docs/site/requirements.txt scripts/bootstrap.sh
+	@sh scripts/bootstrap.sh venv $(DOCS_VENV) "$(PYTHON)"
+	@$(DOCS_VENV)/bin/python -m pip install --quiet --requirement docs/site/requirements.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .venv-spark-* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-spark-* $(DOCS_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find pyspark_kafkalog tests jobs benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,25 +2,25 @@
 
 The methods that it has from `root.protocol.PublicRoot` are documented there; `LogDir` also checks their arguments.
 
->>> import tempfile, pyarrow as pa
->>> from pyspark_kafkalog import LogDir
->>> scratch = tempfile.TemporaryDirectory()
->>> log_dir = LogDir.open_or_create(scratch.name + "/log")
->>> _ = log_dir.create_topic("orders", partitions=2, configs={"compression.type": "zstd"})
->>> committed = log_dir.append("orders", pa.table({"key": ["ann", "bob", "ann"], "value": ["1", "2", "3"]}))
->>> [(str(each.topic_partition), each.records) for each in committed.partitions]
-[('orders-0', 3)]
->>> log_dir.read("orders", columns=["key", "value", "offset"]).slice(1).to_pylist()
-[{'key': b'bob', 'value': b'2', 'offset': 1}, {'key': b'ann', 'value': b'3', 'offset': 2}]
+    >>> import tempfile, pyarrow as pa
+    >>> from pyspark_kafkalog import LogDir
+    >>> scratch = tempfile.TemporaryDirectory()
+    >>> log_dir = LogDir.open_or_create(scratch.name + "/log")
+    >>> _ = log_dir.create_topic("orders", partitions=2, configs={"compression.type": "zstd"})
+    >>> committed = log_dir.append("orders", pa.table({"key": ["ann", "bob", "ann"], "value": ["1", "2", "3"]}))
+    >>> [(str(each.topic_partition), each.records) for each in committed.partitions]
+    [('orders-0', 3)]
+    >>> log_dir.read("orders", columns=["key", "value", "offset"]).slice(1).to_pylist()
+    [{'key': b'bob', 'value': b'2', 'offset': 1}, {'key': b'ann', 'value': b'3', 'offset': 2}]
 
 A write with a transactional id and a version is committed once, however often it is retried.
 
->>> written = pa.table({"value": ["4"]})
->>> for _ in range(2):
-...     nightly = log_dir.append("orders", written, transactional_id="nightly", transaction_version=20260131)
->>> nightly.is_duplicate
-True
->>> scratch.cleanup()
+    >>> written = pa.table({"value": ["4"]})
+    >>> for _ in range(2):
+    ...     nightly = log_dir.append("orders", written, transactional_id="nightly", transaction_version=20260131)
+    >>> nightly.is_duplicate
+    True
+    >>> scratch.cleanup()
 
 Topics and logs by square brackets:
 

@@ -1,22 +1,22 @@
 """A consumer group of a log directory: fetches, commits, resets and deletes its offsets.
 
->>> import tempfile, pyarrow as pa
->>> from pyspark_kafkalog import LogDir
->>> scratch = tempfile.TemporaryDirectory()
->>> log_dir = LogDir.create(scratch.name + "/log")
->>> _ = log_dir.append("orders", pa.table({"value": ["1", "2", "3"]}))
->>> group = log_dir.group("nightly")
->>> group.commit({("orders", 0): 2})
->>> {str(partition): committed.offset for partition, committed in group.fetch().items()}
-{'orders-0': 2}
->>> [(str(each.topic_partition), each.lag) for each in group.lag()]
-[('orders-0', 1)]
+    >>> import tempfile, pyarrow as pa
+    >>> from pyspark_kafkalog import LogDir
+    >>> scratch = tempfile.TemporaryDirectory()
+    >>> log_dir = LogDir.create(scratch.name + "/log")
+    >>> _ = log_dir.append("orders", pa.table({"value": ["1", "2", "3"]}))
+    >>> group = log_dir.group("nightly")
+    >>> group.commit({("orders", 0): 2})
+    >>> {str(partition): committed.offset for partition, committed in group.fetch().items()}
+    {'orders-0': 2}
+    >>> [(str(each.topic_partition), each.lag) for each in group.lag()]
+    [('orders-0', 1)]
 
 To read all records again:
 
->>> {str(partition): offset for partition, offset in group.reset("earliest").items()}
-{'orders-0': 0}
->>> scratch.cleanup()
+    >>> {str(partition): offset for partition, offset in group.reset("earliest").items()}
+    {'orders-0': 0}
+    >>> scratch.cleanup()
 
 Offsets are as of the log directory's last `refresh`. A group has no members here: the last commit wins, as with Kafka
 consumers that assign partitions to themselves ("simple" groups, shown by Kafka's tools as Empty).

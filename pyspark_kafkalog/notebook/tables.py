@@ -6,10 +6,10 @@ batch.
 
 Points in time that select records are parsed to ms since 1970, the unit of their timestamps:
 
->>> point_in_time_ms("2024-01-15T10:00")
-1705312800000
->>> point_in_time_ms("2024-01-15T11:00+01:00") == point_in_time_ms("2024-01-15 10:00:00Z")
-True
+    >>> point_in_time_ms("2024-01-15T10:00")
+    1705312800000
+    >>> point_in_time_ms("2024-01-15T11:00+01:00") == point_in_time_ms("2024-01-15 10:00:00Z")
+    True
 
 Segments, one row each; their sizes require one listing of the directory, times a few reads per local segment:
 

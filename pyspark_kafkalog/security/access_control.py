@@ -1,23 +1,23 @@
 """Lists and changes the access control entries of a log directory, and decides by them whether an operation is allowed.
 
->>> import tempfile, pyarrow as pa
->>> from pyspark_kafkalog import LogDir
->>> from pyspark_kafkalog.metadata.acl import Acl, AclFilter, AclOperation
->>> from pyspark_kafkalog.metadata.acl import PatternType, PermissionType, ResourceType
->>> scratch = tempfile.TemporaryDirectory()
->>> log_dir = LogDir.create(scratch.name + "/log")
->>> _ = log_dir.append("orders", pa.table({"value": ["1"]}))
->>> literal, allow = PatternType.LITERAL, PermissionType.ALLOW
->>> acls = log_dir.access_control()
->>> acls.add([Acl(ResourceType.TOPIC, "orders", literal, "User:ann", "*", AclOperation.READ, allow)])
->>> [(acl.principal, acl.operation.name) for acl in acls.entries(AclFilter(principal="User:ann"))]
-[('User:ann', 'READ')]
->>> LogDir.open(log_dir.path, principal="User:ann").read("orders").num_rows
-1
->>> LogDir.open(log_dir.path, principal="User:bob").read("orders")
-Traceback (most recent call last):
-pyspark_kafkalog.errors.AuthorizationError: ...
->>> scratch.cleanup()
+    >>> import tempfile, pyarrow as pa
+    >>> from pyspark_kafkalog import LogDir
+    >>> from pyspark_kafkalog.metadata.acl import Acl, AclFilter, AclOperation
+    >>> from pyspark_kafkalog.metadata.acl import PatternType, PermissionType, ResourceType
+    >>> scratch = tempfile.TemporaryDirectory()
+    >>> log_dir = LogDir.create(scratch.name + "/log")
+    >>> _ = log_dir.append("orders", pa.table({"value": ["1"]}))
+    >>> literal, allow = PatternType.LITERAL, PermissionType.ALLOW
+    >>> acls = log_dir.access_control()
+    >>> acls.add([Acl(ResourceType.TOPIC, "orders", literal, "User:ann", "*", AclOperation.READ, allow)])
+    >>> [(acl.principal, acl.operation.name) for acl in acls.entries(AclFilter(principal="User:ann"))]
+    [('User:ann', 'READ')]
+    >>> LogDir.open(log_dir.path, principal="User:ann").read("orders").num_rows
+    1
+    >>> LogDir.open(log_dir.path, principal="User:bob").read("orders")
+    Traceback (most recent call last):
+    pyspark_kafkalog.errors.AuthorizationError: ...
+    >>> scratch.cleanup()
 
 The entries apply to a LogDir that was opened with a principal, and to clients of a server. Decisions are those of
 Kafka's StandardAuthorizer:

@@ -1,18 +1,15 @@
-"""The reference of the Python API builds, public names have docstrings, examples in docstrings print what they say."""
+"""Public names have docstrings, examples in docstrings print what they say."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
 import inspect
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
-from make_api_reference import PUBLIC_MODULES
+from make_site import public_modules
 from repository import REPOSITORY
 
 pytestmark = pytest.mark.all_cases
@@ -25,20 +22,7 @@ MODULES_WITH_EXAMPLES = sorted(
 )
 
 
-@pytest.mark.slow
-def test_reference_builds_without_warnings(tmp_path: Path) -> None:
-    script = REPOSITORY / "scripts" / "make_api_reference.py"
-    done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning:pdoc", str(script), str(tmp_path)], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    pages = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.html")}
-    assert pages == {"index.html", *(f"{name.replace('.', '/')}.html" for name in PUBLIC_MODULES)}
-    assert "open_or_create" in (tmp_path / "pyspark_kafkalog.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("name", PUBLIC_MODULES)
+@pytest.mark.parametrize("name", public_modules())
 def test_public_names_have_docstrings(name: str) -> None:
     module = importlib.import_module(name)
     assert inspect.getdoc(module)
