@@ -9,8 +9,8 @@ A command is a module of this package that main.py lists. Its docstring is the t
 A module with several commands has a table COMMANDS instead, with a `Command` by name.
 
 main.py prints every KafkalogError and OSError that run raises in one line on sys.stderr and exits with 1, so commands
-catch only errors that they can handle. Contradictory options raise a UsageError. A command that loads compiled code or
-Arrow has its options in a module without these, and names its function with `later`.
+catch only errors that they can handle. Contradictory options raise a UsageError, which exits with 2. A command that
+loads compiled code or Arrow has its options in a module without these, and names its function with `later`.
 
 Values on the command line: numbers, points in time, settings, and the topics and partitions that an option selects.
 
@@ -31,6 +31,7 @@ import argparse
 import contextlib
 import gc
 import importlib
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
 
 #: The help text of options that accept both.
 FORMS: Final = "ms since 1970, or ISO 8601, in UTC unless it names an offset: 2026-01-31T10:15:00"
+
+#: The environment variable that stands for --path.
+PATH_VARIABLE: Final = "KAFKALOG_PATH"
 
 _ISO: Final = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?)?(Z|z|[+-]\d\d(?::?\d\d)?)?")
 
@@ -174,14 +178,22 @@ class UsageError(KafkalogError):
     """Options that contradict each other, or an invalid value of an option."""
 
 
+#: The exit code for wrong options.
+USAGE_EXIT_CODE: Final = 2
+
+
+def exit_code_of(error: Exception) -> int:
+    """The exit code of a command that ends with `error`: 2 for wrong options, 1 for all others."""
+    return USAGE_EXIT_CODE if isinstance(error, (UsageError, InvalidOptionError)) else 1
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: the text of --help, its two functions, and the exit code for wrong options."""
+    """One command: the text of --help, and its two functions."""
 
     description: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
-    usage_exit_code: int = 1
 
 
 def later(function: str) -> Callable[[argparse.Namespace], int]:
@@ -214,12 +226,29 @@ def _without_collections() -> Iterator[None]:
 
 def add_path(
     parser: argparse.ArgumentParser,
-    help_text: str = "the log directory, or to read several directories of brokers, with commas between (no default)",
+    help_text: str = "the log directory, or to read several directories of brokers, with commas between",
     *,
     required: bool = True,
 ) -> None:
-    """`--path ROOT`, the counterpart of --bootstrap-server of Kafka's tools."""
-    parser.add_argument("--path", required=required, metavar="ROOT", type=path_or_url, help=help_text)
+    """`--path ROOT`, the counterpart of --bootstrap-server of Kafka's tools.
+
+    The environment variable KAFKALOG_PATH stands for it. Without `required` the parser applies the variable itself,
+    unless an option is given that replaces --path.
+    """
+    default = path_of_environment() if required else None
+    parser.add_argument(
+        "--path",
+        required=required and default is None,
+        default=default,
+        metavar="ROOT",
+        type=path_or_url,
+        help=f"{help_text} (default: ${PATH_VARIABLE})",
+    )
+
+
+def path_of_environment() -> str | None:
+    """The value of KAFKALOG_PATH; None if it is empty or not set."""
+    return os.environ.get(PATH_VARIABLE) or None
 
 
 def path_or_url(text: str) -> Path | str:
@@ -240,7 +269,7 @@ def local_path(text: str) -> Path:
 
 def add_path_or_remote_storage(parser: argparse.ArgumentParser) -> None:
     """`--path ROOT` and the options of `add_remote_storage`; `open_log_dir` requires one of them."""
-    add_path(parser, "the log directory (default: --remote-storage alone)", required=False)
+    add_path(parser, "the log directory; not needed with --remote-storage", required=False)
     add_remote_storage(parser)
 
 

@@ -9,12 +9,21 @@ import argparse
 import difflib
 import importlib
 import os
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from pyspark_kafkalog.errors import OPTIONAL_PACKAGES, KafkalogError, missing_package
-from pyspark_kafkalog.tools.command import Command, UsageError, one_line, path_or_url
+from pyspark_kafkalog.tools.command import (
+    PATH_VARIABLE,
+    USAGE_EXIT_CODE,
+    Command,
+    exit_code_of,
+    one_line,
+    path_of_environment,
+    path_or_url,
+)
 from pyspark_kafkalog.tools.set_up import complete
 from pyspark_kafkalog.version import __version__
 
@@ -73,26 +82,42 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
 }
 _MODULES: Final = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
 _EXAMPLES: Final = "\nexamples:\n"
+#: Options that replace --path where it is not required: with one of them KAFKALOG_PATH is not applied.
+_INSTEAD_OF_PATH: Final = ("files", "remote_storage", "root")
+#: What can only be meant as an option; of a value that begins with a minus sign argparse expects `--option=-value`.
+_LIKE_AN_OPTION: Final = re.compile(r"--?[A-Za-z][\w.-]*")
 
 #: Set by a shell that requests completions of a line (set_up.complete).
 _COMPLETING: Final = "_ARGCOMPLETE"
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, with errors in one line and exit code 1, as in Kafka's tools, or the module's USAGE_EXIT_CODE."""
+    """argparse, with errors in one line and guesses for mistyped values, and with KAFKALOG_PATH for `--path`."""
 
-    usage_exit_code = 1
     #: A required option that argparse does not check itself, because it may be in either of two places.
     required_path: str | None = None
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         options = super().parse_args(args, namespace)
-        if self.required_path is not None and options.path is None:
-            self.error(f"the following arguments are required: {self.required_path}")
+        if getattr(options, "path", "") is None:
+            if not any(getattr(options, each, None) for each in _INSTEAD_OF_PATH):
+                place = path_of_environment()
+                options.path = None if place is None else path_or_url(place)
+            if options.path is None and self.required_path is not None:
+                self.error(f"the following arguments are required: {self.required_path}")
         return options
 
     def error(self, message: str) -> NoReturn:
-        self.exit(self.usage_exit_code, f"{self.prog}: {message}\n")
+        self.exit(USAGE_EXIT_CODE, f"{self.prog}: {message}\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            near = _nearest(str(value), list(map(str, action.choices or ())))
+            if near:
+                error.message = error.message.replace(" (", f": did you mean {near}? (", 1)
+            raise
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -117,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # File names may contain bytes that are not text; the output is UTF-8 in every locale.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")
-    _advise(parser, command, arguments)
+    _refuse_unknown_options(parser, command, arguments[1:])
     try:
         exit_code = load_command(command).run(parser.parse_args(arguments[1:]))
         sys.stdout.flush()
@@ -125,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _give_up_stdout()
         return 1
     except (KafkalogError, OSError) as error:
-        return _fail(command, error, parser.usage_exit_code if isinstance(error, UsageError) else 1)
+        return _fail(command, error, exit_code_of(error))
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in OPTIONAL_PACKAGES:
@@ -171,23 +196,30 @@ def command_parser(command: str) -> _Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.usage_exit_code = loaded.usage_exit_code
     loaded.add_arguments(parser)
     _let_path_follow(parser)
     return parser
 
 
-def _advise(parser: _Parser, command: str, arguments: Sequence[str]) -> None:
-    """Refuse options of Kafka's tools that do not exist here, and state the alternative."""
-    given = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
-    known = set(parser._option_string_actions)
+def _refuse_unknown_options(parser: _Parser, command: str, arguments: Sequence[str]) -> None:
+    """Name an option that does not exist before anything else that is wrong, with advice or a guess."""
+    known = dict(parser._option_string_actions)
     for each in parser._actions:
         if isinstance(each, argparse._SubParsersAction):
-            known.update(*(subcommand._option_string_actions for subcommand in each.choices.values()))
-    for option in sorted(given - known):
-        said = option_advice(command, option)
-        if said is not None:
-            parser.error(said)
+            for subcommand in each.choices.values():
+                known |= subcommand._option_string_actions
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    for option in (argument.partition("=")[0] for argument in options):
+        # A short option may have its value without a blank: -ofile.
+        is_known = option in known or (option[:2] != "--" and option[:2] in known)
+        if _LIKE_AN_OPTION.fullmatch(option) and not is_known:
+            parser.error(option_advice(command, option) or _unknown_option(option, known, f"kafkalog {command}"))
+
+
+def _unknown_option(option: str, known: Mapping[str, argparse.Action], command: str) -> str:
+    shown = [name for name, action in known.items() if action.help is not argparse.SUPPRESS and name[:2] == "--"]
+    near = _nearest(f"--{option.lstrip('-')}", shown)
+    return f"unknown option {option}: " + (f"did you mean {near}?" if near else f"{command} --help lists all")
 
 
 def _let_path_follow(parser: _Parser) -> None:
@@ -218,10 +250,15 @@ def _give_up_stdout() -> None:
 def _top_level(arguments: Sequence[str]) -> int:
     parser = _top_level_parser()
     if not arguments:
-        parser.print_usage(sys.stderr)
-        return 1
-    if not arguments[0].startswith("-"):
-        parser.error(advice(arguments[0], _MODULES))
+        parser.print_help()
+        return USAGE_EXIT_CODE
+    first = arguments[0].partition("=")[0]
+    if not first.startswith("-"):
+        parser.error(advice(first, _MODULES))
+    if first not in parser._option_string_actions:
+        near = _nearest(first, list(parser._option_string_actions))
+        guess = f"did you mean {near}?" if near else "options follow the name of a command, kafkalog COMMAND"
+        parser.error(f"unknown option {first}: {guess}{'' if near else f' {first} ...'}")
     parser.parse_args(arguments)
     return 0
 
@@ -235,7 +272,8 @@ def _top_level_parser() -> _Parser:
         prog="kafkalog",
         usage="kafkalog [-h] [--version] COMMAND ...",
         description="Work with Kafka's log in files, without a broker.\n" + "\n".join(lines),
-        epilog="kafkalog COMMAND --help describes a command's options, with examples. Commands have the names of\n"
+        epilog="kafkalog COMMAND --help describes a command's options, with examples. The environment variable\n"
+        f"{PATH_VARIABLE} stands for --path, the log directory of all commands. Commands have the names of\n"
         "Kafka's tools: kafkalog topics is bin/kafka-topics.sh; kafkalog kafka-NAME.sh prints a counterpart.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

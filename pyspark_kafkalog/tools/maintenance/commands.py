@@ -286,10 +286,6 @@ examples:
 """
 
 
-#: For wrong options of jobs.
-USAGE_EXIT_CODE: Final = 2
-
-
 #: The latest time that can be a file's, in ns in 64 bits: in the year 2262.
 _TIME_MAX_MS: Final = (1 << 63) // NS_PER_MS
 
@@ -299,9 +295,7 @@ _SAMPLE_BYTES: Final = 256 << 20
 
 def _add_job(parser: argparse.ArgumentParser, *, needs_path: bool = True) -> None:
     """The common options of maintenance jobs."""
-    path_help = (
-        "the log directory, in an object store or on a file system that the driver and all executors see (no default)"
-    )
+    path_help = "the log directory, in an object store or on a file system that the driver and all executors see"
     add_path(parser, path_help, required=needs_path)
     parser.add_argument(
         "--topic", action="append", metavar="NAME", help="only this topic; may be repeated (default: all topics)"
@@ -459,7 +453,7 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
 def _add_report(parser: argparse.ArgumentParser) -> None:
     """The root, as a positional argument or `--path`; the output file; further sources of the report."""
     parser.add_argument("root", nargs="?", metavar="ROOT", type=path_or_url, help="the log directory")
-    parser.add_argument("--path", metavar="ROOT", type=path_or_url, help="the log directory, as with other commands")
+    add_path(parser, "the log directory, as with other commands", required=False)
     add_read_to_log_end(parser)
     parser.add_argument(
         "-o",
@@ -515,13 +509,11 @@ COMMANDS: Final = {
     "adopt": Command(_ADOPT_HELP, _add_adopt, later("maintenance.migration:run_adopt")),
     "export": Command(_EXPORT_HELP, _add_export, later("maintenance.migration:run_export")),
     "report": Command(_REPORT_HELP, _add_report, later("maintenance.report:run")),
-    "delete-records": Command(
-        _DELETE_RECORDS_HELP, _add_delete_records, later("maintenance.jobs:delete"), USAGE_EXIT_CODE
-    ),
-    "log-cleaner": Command(_LOG_CLEANER_HELP, _add_job, _run("clean"), USAGE_EXIT_CODE),
-    "merge-segments": Command(_MERGE_SEGMENTS_HELP, _add_job, _run("merge"), USAGE_EXIT_CODE),
-    "reindex": Command(_REINDEX_HELP, _add_reindex, _run("reindex"), USAGE_EXIT_CODE),
-    "retention": Command(_RETENTION_HELP, _add_job, _run("retain"), USAGE_EXIT_CODE),
-    "tier": Command(_TIER_HELP, _add_job, _run("tier"), USAGE_EXIT_CODE),
-    "verify": Command(_VERIFY_HELP, _add_verify, _run("verify"), USAGE_EXIT_CODE),
+    "delete-records": Command(_DELETE_RECORDS_HELP, _add_delete_records, later("maintenance.jobs:delete")),
+    "log-cleaner": Command(_LOG_CLEANER_HELP, _add_job, _run("clean")),
+    "merge-segments": Command(_MERGE_SEGMENTS_HELP, _add_job, _run("merge")),
+    "reindex": Command(_REINDEX_HELP, _add_reindex, _run("reindex")),
+    "retention": Command(_RETENTION_HELP, _add_job, _run("retain")),
+    "tier": Command(_TIER_HELP, _add_job, _run("tier")),
+    "verify": Command(_VERIFY_HELP, _add_verify, _run("verify")),
 }

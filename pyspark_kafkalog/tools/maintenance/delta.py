@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_kafkalog.delta.topic_to_delta import MODES, POLICIES, TopicToDelta
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
 from pyspark_kafkalog.maintenance.jobs.tasks import check_delta, import_delta, stop_signal, with_delta
-from pyspark_kafkalog.tools.command import Command
-from pyspark_kafkalog.tools.maintenance.commands import USAGE_EXIT_CODE
+from pyspark_kafkalog.tools.command import Command, add_path, exit_code_of
 from pyspark_kafkalog.units import printable
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def _topic_to_delta(options: argparse.Namespace) -> int:
 
     def begin(spark: SparkSession) -> StreamingQuery:
         query = TopicToDelta(
-            path=options.path,
+            path=str(options.path),
             topic=options.topic,
             table=options.table,
             checkpoint=options.checkpoint,
@@ -131,7 +130,7 @@ def _delta_to_topic(options: argparse.Namespace) -> int:
 
         query = DeltaToTopic(
             table=options.table,
-            path=options.path,
+            path=str(options.path),
             topic=options.topic,
             checkpoint=options.checkpoint,
             keys=_names(options.key),
@@ -158,7 +157,7 @@ def _names(text: str) -> list[str]:
 
 def _add_query(parser: argparse.ArgumentParser) -> None:
     """Add the options that both jobs share."""
-    parser.add_argument("--path", required=True, metavar="ROOT", help="the log directory (no default)")
+    add_path(parser, "the log directory")
     parser.add_argument("--table", required=True, metavar="TABLE", help="the Delta table: a path, or a name")
     parser.add_argument("--checkpoint", required=True, metavar="DIR", help="the query's checkpoint: one for each query")
     parser.add_argument(
@@ -199,9 +198,9 @@ def _run_query(name: str, begin: Callable[[SparkSession], StreamingQuery]) -> in
             if (failure := query.exception()) is not None and not stop.is_set():
                 raise failure
     except (KafkalogError, OSError) as error:
-        return _fail(name, str(error))
+        return _fail(name, str(error), exit_code_of(error))
     except PySparkException as error:
-        return _fail(name, error_text(error))
+        return _fail(name, error_text(error), 1)
     return 0
 
 
@@ -216,12 +215,12 @@ def error_text(error: Any) -> str:
     return _WRAPPINGS.sub("", lines[0].strip()) if lines else type(error).__name__
 
 
-def _fail(name: str, text: str) -> int:
+def _fail(name: str, text: str, exit_code: int) -> int:
     sys.stderr.write(printable(f"{name}: {' '.join(text.split())}") + "\n")
-    return 1
+    return exit_code
 
 
 COMMANDS: Final = {
-    "delta-to-topic": Command(_DELTA_TO_TOPIC_HELP, _add_delta_to_topic, _delta_to_topic, USAGE_EXIT_CODE),
-    "topic-to-delta": Command(_TOPIC_TO_DELTA_HELP, _add_topic_to_delta, _topic_to_delta, USAGE_EXIT_CODE),
+    "delta-to-topic": Command(_DELTA_TO_TOPIC_HELP, _add_delta_to_topic, _delta_to_topic),
+    "topic-to-delta": Command(_TOPIC_TO_DELTA_HELP, _add_topic_to_delta, _topic_to_delta),
 }

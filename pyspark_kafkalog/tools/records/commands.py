@@ -195,7 +195,7 @@ def _add_consumer(parser: argparse.ArgumentParser) -> None:
 
 def _add_producer(parser: argparse.ArgumentParser) -> None:
     """The options of kafka-console-producer, `--path` and `--flush`."""
-    add_path(parser, "the log directory, created if it does not exist (no default)")
+    add_path(parser, "the log directory, created if it does not exist")
     parser.add_argument("--topic", required=True, metavar="TOPIC", help="the topic to write to")
     parser.add_argument(
         "--property",

@@ -61,7 +61,7 @@ _PLAIN_SEPARATORS: Final = frozenset(",;:#&/ \t")
 _HEADERS_TYPE: Final = RECORD_SCHEMA.field("headers").type
 
 
-class LineError(UsageError):
+class LineError(KafkalogError):
     """A line lacks a required part."""
 
 

@@ -60,7 +60,7 @@ def test_every_counterpart_is_a_command(capsys: pytest.CaptureFixture[str]) -> N
 def test_name_of_kafka_script_is_answered_with_counterpart(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         main(["kafka-producer-perf-test.sh", "--topic", "orders"])
-    assert exited.value.code == 1
+    assert exited.value.code == 2
     assert capsys.readouterr().err == "kafkalog: Kafka's kafka-producer-perf-test is kafkalog perf-test producer\n"
     assert advice("storage", ()).startswith("Kafka's kafka-storage has no counterpart: a log directory needs no ")
     assert advice("frobnicate", ("topics",)) == "unknown command 'frobnicate': kafkalog --help lists all"
@@ -69,7 +69,7 @@ def test_name_of_kafka_script_is_answered_with_counterpart(capsys: pytest.Captur
 def test_bootstrap_server_is_answered_with_path(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         main(["topics", "--bootstrap-server", "localhost:9092", "--list"])
-    assert exited.value.code == 1
+    assert exited.value.code == 2
     assert "use --path ROOT, the log directory" in capsys.readouterr().err
 
 
@@ -87,7 +87,7 @@ def test_bootstrap_server_is_answered_with_path(capsys: pytest.CaptureFixture[st
 def test_option_of_kafka_is_answered_with_advice(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         main(line.split())
-    assert exited.value.code == 1
+    assert exited.value.code == 2
     error = capsys.readouterr().err
     assert error.startswith(f"kafkalog {line.split()[0]}: ")
     assert said in error

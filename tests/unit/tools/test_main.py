@@ -100,13 +100,92 @@ def test_mistyped_command_is_answered_with_suggestion(
 ) -> None:
     with pytest.raises(SystemExit) as exited:
         main([typed])
-    assert exited.value.code == 1
+    assert exited.value.code == 2
     assert f"did you mean {meant}?" in capsys.readouterr().err
 
 
-def test_command_line_without_command_fails_with_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 1
-    assert capsys.readouterr().err.startswith("usage: kafkalog")
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("topics --pth x --list", "kafkalog topics: unknown option --pth: did you mean --path?"),
+        ("topics --tpic=t --crate", "kafkalog topics: unknown option --tpic: did you mean --topic?"),
+        ("topics --path x -list", "kafkalog topics: unknown option -list: did you mean --list?"),
+        ("transactions lst --topc t", "kafkalog transactions: unknown option --topc: did you mean --topic?"),
+        ("topics --xyzzy", "kafkalog topics: unknown option --xyzzy: kafkalog topics --help lists all"),
+        ("transactions lst", "kafkalog transactions: argument COMMAND: invalid choice: 'lst': did you mean list? ("),
+        ("du --by patition", "kafkalog du: argument --by: invalid choice: 'patition': did you mean partition? ("),
+        ("--vrsion", "kafkalog: unknown option --vrsion: did you mean --version?"),
+        ("--path x topics", "kafkalog: unknown option --path: options follow the name of a command, "),
+    ],
+)
+def test_mistake_is_named_with_guess_before_anything_that_is_missing(
+    line: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(line.split())
+    captured = capsys.readouterr()
+    assert (exited.value.code, captured.out) == (2, "")
+    assert captured.err.startswith(said)
+    assert captured.err.count("\n") == 1
+
+
+def test_value_of_short_option_and_text_after_two_dashes_are_no_options(tmp_path: Path) -> None:
+    LogDir.create(tmp_path / "root")
+    assert main(["report", f"-o{tmp_path / 'page.html'}", "--", str(tmp_path / "root")]) == 0
+    assert (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_wrong_option_of_every_command_exits_with_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main([name, "--no-such-option"])
+    assert exited.value.code == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "topics --path ROOT --delete",
+        "serve --path ROOT --listen nowhere",
+        "metadata-quorum --path ROOT describe",
+        "get-offsets --path ROOT --time never",
+        "dump-log",
+    ],
+)
+def test_options_that_a_command_refuses_exit_with_2_and_a_missing_topic_with_1(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    LogDir.create(tmp_path / "root")
+    assert main(line.replace("ROOT", str(tmp_path / "root")).split()) == 2
+    assert main(["topics", "--path", str(tmp_path / "root"), "--describe", "--topic", "t"]) == 1
+
+
+def test_command_line_without_command_prints_help_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out.startswith("usage: kafkalog")
+    assert "consumer-groups" in captured.out
+    assert captured.err == ""
+
+
+def test_variable_stands_for_path_that_is_not_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "other"):
+        LogDir.create(tmp_path / name).create_topic(name, partitions=1)
+    monkeypatch.setenv("KAFKALOG_PATH", str(tmp_path / "one"))
+    for line in ("topics --list", "get-offsets", f"topics --list --path {tmp_path / 'other'}", "transactions list"):
+        assert main(line.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["one", "one:0:0", "other"]
+    assert main(["report", str(tmp_path / "other"), "-o", str(tmp_path / "page.html")]) == 0
+    assert main(["dump-log", "--files", str(tmp_path / "none.log")]) == 1  # and no word of --path
+    assert "none.log" in capsys.readouterr().err
+    assert "(default: $KAFKALOG_PATH)" in command_parser("topics").format_help()
+    monkeypatch.setenv("KAFKALOG_PATH", "")
+    with pytest.raises(SystemExit):
+        main(["topics", "--list"])
+    assert "are required: --path" in capsys.readouterr().err
 
 
 def test_path_may_precede_or_follow_subcommand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +194,7 @@ def test_path_may_precede_or_follow_subcommand(tmp_path: Path, capsys: pytest.Ca
         assert main(["transactions", *arguments]) == 0
     with pytest.raises(SystemExit) as exited:
         main(["transactions", "list"])
-    assert exited.value.code == 1
+    assert exited.value.code == 2
     assert capsys.readouterr().err == "kafkalog transactions: the following arguments are required: --path\n"
 
 

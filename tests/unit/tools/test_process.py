@@ -101,5 +101,5 @@ def test_server_on_place_that_cannot_be_written_names_the_option_for_it() -> Non
 
 
 def test_time_between_authentications_without_sasl_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--path", "/nowhere", "--max-reauth-ms", "1000"]) == 1
+    assert main(["serve", "--path", "/nowhere", "--max-reauth-ms", "1000"]) == 2
     assert "--max-reauth-ms needs --sasl" in capsys.readouterr().err

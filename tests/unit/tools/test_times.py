@@ -96,7 +96,7 @@ def test_console_consumer_refuses_a_time_beside_another_start(
 ) -> None:
     arguments = ("--topic", "orders", "--from-time", "2026-02-06", *other)
     code, _, error = Command("console-consumer", root, capsys).try_to(*arguments)
-    assert code == 1
+    assert code == 2
     assert "Options from-time and" in error
 
 

@@ -148,7 +148,7 @@ def test_rejected_topic_name_creates_no_log_directory(tool: Command) -> None:
 def test_missing_path_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         main(["topics", "--list"])
-    assert exited.value.code == 1
+    assert exited.value.code == 2
     assert "--path" in capsys.readouterr().err
 
 

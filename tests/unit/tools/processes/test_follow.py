@@ -177,7 +177,7 @@ def test_promoted_root_follows_again_only_with_demote(
     assert follow_once(tmp_path) == 0
     assert main(["promote", "--path", str(tmp_path / "copy")]) == 0
     capsys.readouterr()
-    assert follow_once(tmp_path) == 1
+    assert follow_once(tmp_path) == 2
     assert "takes writes" in capsys.readouterr().err
     LogDir.open(tmp_path / "copy").create_topic("written-here")
     assert follow_once(tmp_path, "--demote") == 0
@@ -188,7 +188,7 @@ def test_promoted_root_follows_again_only_with_demote(
 def test_refused_following_writes_no_report(tmp_path: Path, leader_dir: LogDir) -> None:
     LogDir.create(tmp_path / "copy").create_topic("orders")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    assert follow_once(tmp_path, "--report", str(tmp_path / "report.json")) == 1
+    assert follow_once(tmp_path, "--report", str(tmp_path / "report.json")) == 2
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
@@ -239,7 +239,7 @@ def test_former_leader_is_cut_back_and_the_file_of_its_records_is_dumped(
 def test_log_directory_does_not_follow_itself(root_place: RootPlace, capsys: pytest.CaptureFixture[str]) -> None:
     log_dir = LogDir.create(root_place)
     arguments = ["follow", "--from", str(root_place), "--path", str(root_place), "--once", "--demote"]
-    assert main(arguments) == 1
+    assert main(arguments) == 2
     assert "cannot follow itself" in capsys.readouterr().err
     log_dir.create_topic("t", partitions=1)
 
@@ -248,7 +248,7 @@ def test_another_name_of_the_same_directory_is_known(
     tmp_path: Path, leader_dir: LogDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "copy").symlink_to(tmp_path / "leader")
-    assert follow_once(tmp_path, "--demote") == 1
+    assert follow_once(tmp_path, "--demote") == 2
     assert "cannot follow itself" in capsys.readouterr().err
     leader_dir.append("orders", rows(100, 1))
 
@@ -264,7 +264,7 @@ def test_another_name_of_the_same_directory_is_known(
 def test_wrong_option_is_refused_in_plain_words(
     tmp_path: Path, leader_dir: LogDir, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert follow_once(tmp_path, *arguments) == 1
+    assert follow_once(tmp_path, *arguments) == 2
     assert message in capsys.readouterr().err
 
 

@@ -162,7 +162,7 @@ def test_rejected_options_create_no_log_directory(
     console: Console, options: tuple[str, ...], properties: tuple[str, ...], message: str
 ) -> None:
     exit_code, out, err = console.produce(b"x\n", *properties, options=options)
-    assert (exit_code, out, err.count("\n")) == (1, "", 1)
+    assert (exit_code, out, err.count("\n")) == (2, "", 1)
     assert message in err
     assert not console.root.exists()
 

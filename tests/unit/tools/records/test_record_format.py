@@ -79,7 +79,7 @@ def test_null_literal_replaces_nulls_in_format(consumer: Command) -> None:
 )
 def test_invalid_formats_and_keys_are_rejected(consumer: Command, options: tuple[str, ...], said: str) -> None:
     exit_code, out, err = consumer.try_to("--topic", "t", "--timeout-ms", "1", *options)
-    assert (exit_code, out) == (1, "")
+    assert (exit_code, out) == (2, "")
     assert said in err
 
 
