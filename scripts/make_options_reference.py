@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.config.definitions import ConfigDefinition
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
-from pyspark_kafkalog.spark.options.table import IGNORED_OPTIONS, OPTIONS, Direction
+from pyspark_kafkalog.spark.options.table import IGNORED_OPTIONS, OPTIONS, Direction, Option
 
 OPTIONS_FILE = Path(__file__).resolve().parents[1] / "docs" / "OPTIONS.md"
 
@@ -23,8 +25,8 @@ _HEAD = """# Options and configurations
 
 Generated from the code by `scripts/make_options_reference.py`: change the tables in the code, not this file.
 
-- [Options of the data source](#options-of-the-data-source): `.option(name, value)` of `format("kafkalog")`. Case does
-  not matter. An unknown or misspelt option raises an error that lists the allowed names.
+- [Options of the data source](#options-of-the-data-source): `.option(name, value)` of `format("kafkalog")`, by purpose.
+  Case does not matter. An unknown or misspelt option raises an error that lists the allowed names.
 - [Accepted without effect](#accepted-without-effect): settings of Spark's Kafka source and of Kafka's clients that
   existing jobs may keep.
 - [Topic configurations](#topic-configurations): `kafkalog configs --topic`, `LogDir.create_topic(configs=...)`,
@@ -32,7 +34,31 @@ Generated from the code by `scripts/make_options_reference.py`: change the table
 - [Broker-level configurations](#broker-level-configurations): `kafkalog configs --broker-defaults`,
   `conf/server.properties`.
 """
-_DIRECTIONS: dict[Direction, str] = {"read": "batch read", "stream": "streaming read", "write": "write"}
+_DIRECTIONS: dict[Direction, str] = {"read": "batch reads", "stream": "streaming reads", "write": "writes"}
+
+#: The options of the data source by what they are set for; a name that ends with * stands for all that begin so.
+_PURPOSES = {
+    "The log directory": ("path", "principal"),
+    "What to read": ("subscribe", "subscribePattern", "assign", "includeHeaders"),
+    "Where a read starts and ends": (
+        *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
+        *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+    ),
+    "Consumer groups": ("kafka.group.id", "commitOffsets", "auto.offset.reset", "kafka.auto.offset.reset"),
+    "How much a task and a micro-batch read": (
+        *("minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition"),
+        *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    ),
+    "Isolation, missing records and filters": (
+        *("isolationLevel", "kafka.isolation.level", "failOnDataLoss", "filterPushdown"),
+    ),
+    "A broker's directory and its remote storage": ("readToLogEnd", "remoteStorage*"),
+    "How to write": (
+        *("topic", "partitioner", "compression.type", "kafka.compression.type", "batch.size", "kafka.batch.size"),
+    ),
+    "Idempotent and durable writes": ("txnAppId", "txnVersion", "txnLowerVersion", "flush"),
+    "Access to an object store": ("store*",),
+}
 
 
 def reference() -> str:
@@ -41,8 +67,36 @@ def reference() -> str:
 
 
 def _source_options() -> list[str]:
-    rows = [(f"`{each.name}`", _where(each.applies_to), _text(each.default), _text(each.doc)) for each in OPTIONS]
-    return ["## Options of the data source", "", *_table(("option", "for", "default", "meaning"), rows)]
+    """A table for each purpose. What most of its options apply to stands before it, exceptions in their rows."""
+    lines = ["## Options of the data source"]
+    for purpose, options in _by_purpose().items():
+        usual, _ = Counter(each.applies_to for each in options).most_common(1)[0]
+        where = {
+            each.name: "" if each.applies_to == usual else f"*{_where(each.applies_to).capitalize()}.* "
+            for each in options
+        }
+        rows = [(f"`{each.name}`", _text(each.default), where[each.name] + _text(each.doc)) for each in options]
+        others = ", except where a row names others" if any(where.values()) else ""
+        lines += ["", f"### {purpose}", "", f"For {_where(usual)}{others}:", ""]
+        lines += _table(("option", "default", "meaning"), rows)
+    return lines
+
+
+def _by_purpose() -> Mapping[str, Sequence[Option]]:
+    """The options of each purpose. Raises ValueError unless each option has just one."""
+    found = {purpose: [each for name in names for each in _matching(name)] for purpose, names in _PURPOSES.items()}
+    counts = Counter(each.name for options in found.values() for each in options)
+    wrong = [each.name for each in OPTIONS if counts[each.name] != 1]
+    if wrong:
+        raise ValueError(f"_PURPOSES must have each option once: {', '.join(wrong)}")
+    return found
+
+
+def _matching(name: str) -> Sequence[Option]:
+    found = [each for each in OPTIONS if fnmatchcase(each.name, name)]
+    if not found:
+        raise ValueError(f"_PURPOSES names no option: {name}")
+    return found
 
 
 def _ignored() -> list[str]:
@@ -110,7 +164,11 @@ def _default(definition: ConfigDefinition) -> str:
 
 
 def _where(directions: Sequence[Direction]) -> str:
-    return "everything" if len(directions) == len(_DIRECTIONS) else ", ".join(_DIRECTIONS[each] for each in directions)
+    return (
+        "reads and writes"
+        if len(directions) == len(_DIRECTIONS)
+        else " and ".join(_DIRECTIONS[each] for each in directions)
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
