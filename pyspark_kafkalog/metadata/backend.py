@@ -39,6 +39,8 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 _MIN_BYTES_BETWEEN_SNAPSHOTS: Final = 64 << 10
+_FIRST_BACK_OFF_SECONDS: Final = 0.002
+_LONGEST_BACK_OFF_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,15 @@ class MetadataBackend(ABC):
     def load_newest(self) -> LoadedSnapshot:
         """The image of the newest whole snapshot. Raises OSError, or UnsupportedFormatError."""
         return self.snapshots.load_newest()
+
+    def seconds_until_turn(self) -> float:
+        """How long a writer waits before its next commit, so that others come to theirs; not at all behind a lock."""
+        return 0.0
+
+    def back_off_seconds(self, attempt: int, jitter: float) -> float:
+        """How long to wait after the lost race of that attempt, the first being 0; `jitter` is from 0 to 1."""
+        longest: float = min(_FIRST_BACK_OFF_SECONDS * 2 ** min(attempt, 16), _LONGEST_BACK_OFF_SECONDS)
+        return longest * jitter
 
     @abstractmethod
     def head(self) -> int | None:

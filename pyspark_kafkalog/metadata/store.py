@@ -53,8 +53,6 @@ from pyspark_kafkalog.values import quick_dataclass
 
 _MAX_ROOTS: Final = 32
 _MAX_ATTEMPTS: Final = 100
-_FIRST_BACKOFF_S: Final = 0.002
-_LONGEST_BACKOFF_S: Final = 0.25
 _MAX_RELOADS: Final = 5
 _NO_DOUBT: Final = nullcontext()
 
@@ -320,6 +318,8 @@ class MetadataStore:
             commit_id = encode_uuid(os.urandom(16))
         header = CommitRecord(commit_id=commit_id, operation=new.operation)
         failure: CommitConflictError | CommitStateUnknownError | None = None
+        if pause := self._backend.seconds_until_turn():
+            self._sleep(pause)
         for attempt in range(new.max_attempts):
             known = self._loaded.image
             may_be_behind = newest is not known and (self._has_met_others or not self.sees_end)
@@ -470,8 +470,7 @@ class MetadataStore:
         return self._backend.remove_old_commits(self._loaded, now_ms=now_ms, clock_ms=clock_ms, dry_run=dry_run)
 
     def _back_off(self, attempt: int) -> None:
-        ceiling = min(_FIRST_BACKOFF_S * 2 ** min(attempt, 16), _LONGEST_BACKOFF_S)
-        self._sleep(ceiling * self._rng.random())
+        self._sleep(self._backend.back_off_seconds(attempt, self._rng.random()))
 
 
 def _in_doubt(unsure_since: int | None) -> AbstractContextManager[None]:

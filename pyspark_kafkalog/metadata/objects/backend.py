@@ -243,6 +243,12 @@ class ObjectBackend(MetadataBackend):
     def sees_end(self, loaded: LoadedImage) -> bool:
         return self.log.sees_end(loaded.image.next_offset)
 
+    def seconds_until_turn(self) -> float:
+        return self.log.turns.pause_seconds()
+
+    def back_off_seconds(self, attempt: int, jitter: float) -> float:
+        return self.log.turns.back_off_seconds(attempt)
+
     def head(self) -> int | None:
         return None
 

@@ -68,6 +68,7 @@ from pyspark_kafkalog.metadata.commit_log import (
     encode_commit,
 )
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.objects.turns import WriterTurns
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, METADATA_DIR
 from pyspark_kafkalog.metadata.snapshots import SnapshotId
 from pyspark_kafkalog.object_store.retries import Taken, Waiting, create_once
@@ -397,6 +398,8 @@ class ObjectCommitLog(CommitLog):
         self._store = store
         self._start = start
         self._waiting = waiting
+        timing = waiting if waiting is not None else Waiting()
+        self.turns = WriterTurns(timing.monotonic, timing.rng)
         self._last_read: CommitObject | None = None
         self._end_offset = -1  # where the end of the log was found last, by reading or by a commit
 
@@ -434,16 +437,21 @@ class ObjectCommitLog(CommitLog):
         for commit in self._read_listed(offset) if many else ():
             yield commit
             offset = commit.next_offset
+        met = 0
         while True:  # also after a listing: it may leave out the last ones
             now = self._start.now()
             commits = list(self._read_next(offset, _ONE_BY_ONE))
             yield from commits
+            met += len(commits)
             offset = commits[-1].next_offset if commits else offset
             if len(commits) < _ONE_BY_ONE:
                 break
             for commit in self._read_listed(offset):
                 yield commit
+                met += 1
                 offset = commit.next_offset
+        if met:
+            self.turns.met_others(met)
         return offset, now
 
     def _was_at_end(self, offset: int, at: Moment) -> None:
@@ -559,7 +567,9 @@ class ObjectCommitLog(CommitLog):
             max_bytes=MAX_OBJECT_BYTES,
             waiting=self._waiting,
         )
+        took_s = self._start.now().monotonic_s - now.monotonic_s
         if isinstance(outcome, Taken):
+            self.turns.lost(took_s)
             with contextlib.suppress(CorruptRecordError):  # reading it again reports the damage
                 self._last_read = CommitObject(outcome.body, base_offset, name)
             raise CommitConflictError(f"another writer published {name} first")
@@ -567,6 +577,7 @@ class ObjectCommitLog(CommitLog):
             self._check_counts(loaded, base_offset)
         next_offset = base_offset + len(records)
         self._was_at_end(next_offset, now)
+        self.turns.committed(took_s)
         return Commit(base_offset, next_offset, timestamp_ms, tuple(records), len(batch), carried_by_next(body))
 
     def _follows(self, last_file: str) -> bool:

@@ -54,7 +54,7 @@ MODULES_MAX = {
     "A Spark read": 23,
     "A Produce": 38,
     "An OffsetCommit": 49,
-    "Retention of an object root": 36,
+    "Retention of an object root": 37,
 }
 ROWS = pa.RecordBatch.from_pydict({"key": pa.array([b"a", b"b"]), "value": pa.array([b"1", b"2"])})
 
