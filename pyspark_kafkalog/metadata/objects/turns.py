@@ -25,7 +25,7 @@ from typing import Final
 COMMITS_A_TURN: Final = 4
 #: A gap is as long as so many creates.
 GAP_COMMITS: Final = 10
-#: So long a writer that meets nobody commits before it leaves a gap, which takes a few hundredths of its time.
+#: A writer that meets no others commits so long before it leaves a gap, which takes a few hundredths of its time.
 ALONE_SECONDS: Final = 5.0
 #: Others that have made no commit for so long are gone.
 _RECENT_SECONDS: Final = 10.0
