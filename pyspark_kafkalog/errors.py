@@ -6,14 +6,20 @@ An error about bytes on disk states the file, the position, what was expected, w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, TypeVar
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
 
 
 class KafkalogError(Exception):
     """Base class of all errors that this package raises deliberately."""
 
 
+_T = TypeVar("_T")
 _E = TypeVar("_E", bound=BaseException)
 
 
@@ -25,6 +31,57 @@ def without_frames(error: _E) -> _E:
     """
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
+
+
+#: Spark's variable for spark.sql.execution.pyspark.udf.hideTraceback.enabled. A worker reads it when a call has failed.
+_HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
+
+
+def called_by_spark(cls: type[_T]) -> type[_T]:
+    """Decorate a class whose public methods Spark's Python workers call: expected errors come without a traceback.
+
+    A worker formats the error and its traceback as the message that the user gets, and ends. Errors of this package and
+    of the operating system say what is wrong; the frames would bury that sentence. Other errors are faults of the
+    program and keep their traceback.
+    """
+    for name, method in list(vars(cls).items()):
+        if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
+            setattr(cls, name, _without_traceback(method))
+    return cls
+
+
+def _without_traceback(method: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.isgeneratorfunction(method):
+
+        @functools.wraps(method)
+        def generate(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            with _traceback_hidden():
+                yield from method(*args, **kwargs)
+
+        return generate
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _traceback_hidden():
+            return method(*args, **kwargs)
+
+    return call
+
+
+@contextmanager
+def _traceback_hidden() -> Iterator[None]:
+    try:
+        yield
+    except (KafkalogError, OSError):
+        if _is_spark_worker():
+            os.environ[_HIDE_TRACEBACK] = "1"
+        raise
+
+
+def _is_spark_worker() -> bool:
+    """Whether this process is one that Spark started to plan or to run tasks, and not a user's driver."""
+    name: str = getattr(sys.modules["__main__"].__spec__, "name", "")
+    return name.startswith("pyspark.")
 
 
 def _rebuild(cls: type[DiskFormatError], fields: dict[str, object]) -> DiskFormatError:
@@ -259,6 +316,10 @@ class FollowingEndedError(KafkalogError, RuntimeError):
 
 class LogDirError(KafkalogError, OSError):
     """The path is not a log directory, or cannot be opened."""
+
+    def __str__(self) -> str:
+        """What failed and the path, without the number of the system's error."""
+        return super().__str__() if self.filename is None else f"{self.strerror}: {self.filename!r}"
 
 
 class MissingPackageError(KafkalogError, ImportError):

@@ -38,7 +38,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError, MissingPackageError
+from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError, MissingPackageError, called_by_spark
 from pyspark_kafkalog.spark.options.parse import (
     at_location,
     effective_read_options,
@@ -85,6 +85,7 @@ _WRITE_TYPES: Final[dict[str, tuple[DataType, ...]]] = {
 }
 
 
+@called_by_spark
 class KafkalogDataSource(DataSource):
     """Apache Kafka's log in a directory, with the columns and options of Spark's Kafka source and sink."""
 
@@ -125,11 +126,15 @@ class KafkalogDataSource(DataSource):
         return KafkalogBatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A streaming reader of `schema`."""
-        from pyspark_kafkalog.spark.stream.reader import KafkalogStreamReader
+        """A streaming reader of `schema`; options and columns that are refused are reported by its first call."""
+        from pyspark_kafkalog.spark.stream.reader import KafkalogStreamReader, RefusedStreamReader
 
-        check_read_schema(schema)
-        return KafkalogStreamReader(parse_stream_read_options(effective_read_options(self.options, schema)), schema)
+        try:
+            check_read_schema(schema)
+            options = parse_stream_read_options(effective_read_options(self.options, schema))
+        except InvalidOptionError as error:
+            return RefusedStreamReader(error)
+        return KafkalogStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer of rows of `schema`."""

@@ -56,7 +56,7 @@ print("threads", spark.read.format("kafkalog").option("subscribe", "threads").lo
 try:
     spark.read.format("kafkalog").option("subscribe", "vans").load(fixture).count()
 except Exception as error:
-    print("error", "no topic 'vans' in this log directory; existing topics: cars" in str(error))
+    print("error", "no topic 'vans' in this log directory: did you mean 'cars'? existing topics: cars" in str(error))
 """
 
 STREAM_SOURCE = """

@@ -264,20 +264,21 @@ def test_table_and_schema_of_one_column_can_be_streamed(spark: SparkSession, roo
     ("options", "message"),
     [
         ({"endingOffsets": "latest"}, "option endingOffsets is not valid in a streaming read"),
-        ({"subscribe": "v"}, "no topic 'v' in this log directory; existing topics: t"),
+        ({"subscribe": "v"}, "no topic 'v' in this log directory: existing topics: t"),
     ],
 )
 def test_invalid_options_fail_query_at_start(
     stream: Callable[..., DataFrame], root: Path, tmp_path: Path, options: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(StreamingQueryException, match=message):
+    with pytest.raises(StreamingQueryException, match=message) as caught:
         Run(stream(root, **options), tmp_path / "checkpoint", **NOW).wait()
+    assert "Traceback" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"maxOffsetPerTrigger": "5"}, r"unknown option 'maxoffsetpertrigger' .*\(did you mean maxOffsetsPerTrigger"),
+        ({"maxOffsetPerTrigger": "5"}, r"unknown option 'maxoffsetpertrigger' .*did you mean maxOffsetsPerTrigger"),
         ({"minOffsetsPerTrigger": 5, "maxOffsetsPerTrigger": 4}, "is greater than maxOffsetsPerTrigger"),
         ({"commitOffsets": "true"}, "commitOffsets needs the option kafka.group.id"),
     ],
@@ -285,5 +286,6 @@ def test_invalid_options_fail_query_at_start(
 def test_invalid_stream_options_are_refused_at_load(
     stream: Callable[..., DataFrame], root: Path, options: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(AnalysisException, match=rf"(?s){message}"):
+    with pytest.raises(AnalysisException, match=rf"(?s){message}") as caught:
         stream(root, **options)
+    assert "Traceback" not in str(caught.value)

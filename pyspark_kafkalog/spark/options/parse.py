@@ -425,23 +425,18 @@ def _unknown(name: str, direction: Direction) -> str:
     advice = refusal(name)
     if advice is not None:
         return f"option {name} has no counterpart in kafkalog: {advice}"
-    ignored = ", ".join(option.name for option in IGNORED_OPTIONS if direction in option.applies_to)
     close = [_BY_LOWER_NAME[each].name for each in difflib.get_close_matches(name.lower(), _BY_LOWER_NAME, n=2)]
-    meant = f" (did you mean {' or '.join(close)}?)" if close else ""
-    verb, streams_alone = ("write", "") if direction == "write" else ("read", "")
-    if direction == "read":
-        streams_alone = f"; in a streaming read also: {_allowed('stream', but='read')}"
-    return (
-        f"unknown option {name!r} of kafkalog{meant}; allowed to {verb}: {_allowed(direction)}{streams_alone}; "
-        f"accepted without effect: {ignored}"
-    )
+    meant = f"did you mean {' or '.join(close)}? " if close else ""
+    kind = "write" if direction == "write" else "read"
+    streams_alone = f"; of a streaming read also {_allowed('stream', but='read')}" if direction == "read" else ""
+    return f"unknown option {name!r} of kafkalog: {meant}options of a {kind}: {_allowed(direction)}{streams_alone}"
 
 
 def _allowed(direction: Direction, *, but: Direction | None = None) -> str:
-    """Names of the options that apply to `direction`, except those that apply to `but`."""
-    return ", ".join(
-        option.name for option in OPTIONS if direction in option.applies_to and but not in option.applies_to
-    )
+    """Names of the options that apply to `direction`, except those that apply to `but`; those of stores as one."""
+    names = [each.name for each in OPTIONS if direction in each.applies_to and but not in each.applies_to]
+    shown = [name for name in names if name not in STORE_OPTION_NAMES]
+    return ", ".join(shown if len(shown) == len(names) else [*shown, "store… of an object store"])
 
 
 #: What a table of the catalog needs. Spark hands its options to a Python data source in the table's schema only.

@@ -20,10 +20,12 @@ from typing import Any, Final, Literal, TypeAlias
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
+from pyspark_kafkalog.values import guess
 
 _LISTED_AT_MOST: Final = 20
 LATEST_OFFSET: Final = -1
 EARLIEST_OFFSET: Final = -2
+_POSITIONS: Final = ("earliest", "latest")
 _ANY_OFFSETS: Final = 'expected earliest, latest, or JSON as {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
 
 OnNoMatch: TypeAlias = Literal["error", "latest"]
@@ -147,7 +149,7 @@ def parse_offset_spec(text: str, expected: str = _ANY_OFFSETS) -> OffsetSpec:
         return Earliest()
     if word == "latest":
         return Latest()
-    offsets = _parse_by_partition(text, expected)
+    offsets = _parse_by_partition(text, guess(word, _POSITIONS) + expected)
     for topic_partition, offset in offsets.items():
         if offset < EARLIEST_OFFSET:
             raise ValueError(f"{expected}; {topic_partition} has {offset}")

@@ -93,7 +93,7 @@ def parse_bool(text: str) -> bool:
     """`true` or `false`, in upper or lower case."""
     words = {"true": True, "false": False}
     if text.strip().lower() not in words:
-        raise ValueError("expected true or false")
+        raise ValueError(f"{guess(text.strip().lower(), words)}expected true or false")
     return words[text.strip().lower()]
 
 

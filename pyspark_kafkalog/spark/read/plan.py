@@ -43,6 +43,7 @@ from pyspark_kafkalog.spark.options.positions import (
 )
 from pyspark_kafkalog.spark.read.filters import PushedFilters
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
+from pyspark_kafkalog.values import guess
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
@@ -111,7 +112,9 @@ def _check_topics_exist(requested: Iterable[str], existing: Sequence[str]) -> No
     known = frozenset(existing)
     for topic in requested:
         if topic not in known:
-            raise UnknownTopicError(f"no topic {topic!r} in this log directory; existing topics: {listed(existing)}")
+            raise UnknownTopicError(
+                f"no topic {topic!r} in this log directory: {guess(topic, existing)}existing topics: {listed(existing)}"
+            )
 
 
 _LOG = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, OffsetOutOfRangeError
+from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, OffsetOutOfRangeError, called_by_spark
 from pyspark_kafkalog.root.snapshot import reading_notices
 from pyspark_kafkalog.spark.options.parse import Location, ReadOptions, at_location, locate_source
 from pyspark_kafkalog.spark.read.filters import PushedFilters, push_filters
@@ -215,6 +215,7 @@ def _check_end(each: StreamRange) -> None:
         check_end_if_kept(_reader(each), each.end_offset)
 
 
+@called_by_spark
 class KafkalogBatchReader(DataSourceReader):
     """Plans and reads offset ranges; takes no filters."""
 
@@ -297,6 +298,7 @@ class KafkalogBatchReader(DataSourceReader):
         )
 
 
+@called_by_spark
 class KafkalogPushdownReader(KafkalogBatchReader):
     """Takes pushed-down filters on topic, partition, offset and timestamp before it plans."""
 

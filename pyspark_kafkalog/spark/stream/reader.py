@@ -25,7 +25,15 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from pyspark_kafkalog.errors import DataLossError, KafkalogError, ReadOnlyLogDirError, UnknownTopicError
+from pyspark_kafkalog.errors import (
+    DataLossError,
+    InvalidOptionError,
+    KafkalogError,
+    ReadOnlyLogDirError,
+    UnknownTopicError,
+    called_by_spark,
+    without_frames,
+)
 from pyspark_kafkalog.root.snapshot import reading_notices
 from pyspark_kafkalog.spark.options.parse import StreamReadOptions, at_location, locate_source
 from pyspark_kafkalog.spark.options.positions import Earliest
@@ -136,6 +144,7 @@ _LOSSES_REPORTED_MAX: Final = 10
 _TRIES: Final = 10
 
 
+@called_by_spark
 class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans and reads micro-batches."""
 
@@ -379,6 +388,35 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._source = _Source(self._options, identity)
         self._source.check(identity)
         return self._source
+
+
+@called_by_spark
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Raises the error by which the options of a stream are refused, whatever Spark calls first.
+
+    If `streamReader` raises it, the process of Spark 4.2 reports another error, of its own clean-up, in place of it.
+    """
+
+    def __init__(self, error: InvalidOptionError) -> None:
+        self._error = without_frames(error)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        raise self._error
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error
 
 
 class _Source:

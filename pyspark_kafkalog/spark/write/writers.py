@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.errors import InvalidOptionError, called_by_spark
 from pyspark_kafkalog.object_store.client import StoreAddress
 from pyspark_kafkalog.root.writes import Staged, WriteTransaction
 from pyspark_kafkalog.spark.options.parse import WriteOptions
@@ -218,6 +218,7 @@ def remove_staged(path: Path | StoreAddress, write_ids: Collection[str]) -> None
         remove_writes(staged_files(path), lambda write_id: write_id in write_ids, LOCAL)
 
 
+@called_by_spark
 class KafkalogBatchWriter(DataSourceArrowWriter):
     """Writes rows to one topic, or each row to the topic it names.
 
@@ -277,6 +278,7 @@ class StreamStagedMessage(StagedMessage):
     identity: RootIdentity | None
 
 
+@called_by_spark
 class KafkalogStreamWriter(DataSourceStreamArrowWriter):
     """Writes each micro-batch to one topic, or each row to the topic it names, in one commit.
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -21,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError
+from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError, called_by_spark
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.spark.data_source import HEADERS_TYPE, check_read_schema, check_write_schema, read_schema
 from pyspark_kafkalog.spark.options.parse import (
@@ -37,6 +41,30 @@ from pyspark_kafkalog.storage.names import TopicPartition
 STRICT_HEADERS = ArrayType(
     StructType([StructField("key", StringType(), False), StructField("value", BinaryType(), False)]), False
 )
+
+
+@called_by_spark
+class Called:
+    def raises(self, error: Exception) -> None:
+        raise error
+
+    def yields(self, error: Exception) -> Iterator[int]:
+        yield 1
+        raise error
+
+
+@pytest.mark.parametrize("error", [InvalidOptionError("a"), OSError("b"), KeyError("c")])
+@pytest.mark.parametrize("main", ["pyspark.daemon", "pyspark.sql.worker.plan_data_source_read", "user_program"])
+@pytest.mark.parametrize("method", ["raises", "yields"])
+def test_workers_hide_traceback_of_expected_errors_alone(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, main: str, method: str
+) -> None:
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec(main, None))
+    with pytest.raises(type(error)):
+        list(getattr(Called(), method)(error))
+    is_hidden = main.startswith("pyspark.") and not isinstance(error, KeyError)
+    assert os.environ["SPARK_HIDE_TRACEBACK"] == ("1" if is_hidden else "")
 
 
 def schema(**types: DataType) -> StructType:

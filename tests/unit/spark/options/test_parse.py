@@ -125,6 +125,8 @@ def test_ends_resolved_later_are_not_compared() -> None:
         ("maxBytesPerPartition", "0", "a size from 1"),
         ("maxBytesPerPartition", "12x", "a size from 1"),
         ("failOnDataLoss", "yes", "true or false"),
+        ("failOnDataLoss", "flase", r"did you mean 'false'\? expected true or false"),
+        ("startingOffsets", "erliest", r"did you mean 'earliest'\? expected earliest, group"),
         ("includeHeaders", "", "true or false"),
         ("isolationLevel", "committed", "read_uncommitted, read_committed"),
         ("startingOffsetsByTimestampStrategy", "earliest", "error or latest"),
@@ -156,12 +158,15 @@ def test_unknown_option_is_refused_with_all_allowed_options(name: str) -> None:
     message = str(caught.value)
     assert f"unknown option {name!r}" in message
     for option in OPTIONS:
-        assert (option.name in message) == (option.applies_to != ("write",)) or option.name == "topic"
+        is_listed = option.applies_to != ("write",) and not option.name.startswith("store")
+        assert (f" {option.name}" in message) == is_listed or option.name == "topic"
+    assert message.endswith("maxTriggerDelay")
+    assert "store… of an object store" in message
 
 
 def test_options_similar_to_misspelt_one_are_named_first() -> None:
     with pytest.raises(
-        InvalidOptionError, match=r"unknown option 'startingoffset' .*\(did you mean startingOffsets or "
+        InvalidOptionError, match=r"^unknown option 'startingoffset' of kafkalog: did you mean startingOffsets or .*\?"
     ):
         parse_read_options({**PATH, "startingoffset": "earliest"})
 
@@ -207,7 +212,7 @@ def test_options_invalid_for_batch_and_stream_are_refused_by_schema(
 
 
 def test_unknown_write_option_is_refused_with_allowed_options() -> None:
-    with pytest.raises(InvalidOptionError, match=r"unknown option 'acks'.*allowed to write: path, topic, compression"):
+    with pytest.raises(InvalidOptionError, match=r"unknown option 'acks'.*options of a write: path, topic, compr"):
         parse_write_options({**PATH, "acks": "all"})
 
 

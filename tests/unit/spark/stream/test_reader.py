@@ -87,7 +87,7 @@ def test_subscription_options_choose_records(root: RootPlace, options: dict[str,
 
 
 def test_missing_topic_is_refused_at_start(root: RootPlace) -> None:
-    with pytest.raises(UnknownTopicError, match="no topic 'v' in this log directory; existing topics: t, u"):
+    with pytest.raises(UnknownTopicError, match="no topic 'v' in this log directory: existing topics: t, u"):
         stream(root, subscribe="t,v").initialOffset()
 
 
