@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.config.definitions import ConfigDefinition
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
-from pyspark_kafkalog.spark.options.table import IGNORED_OPTIONS, OPTIONS, Direction, Option
+from pyspark_kafkalog.spark.options.table import EVERYWHERE, IGNORED_OPTIONS, OPTIONS, READ, Direction, Option
 
 OPTIONS_FILE = Path(__file__).resolve().parents[1] / "docs" / "OPTIONS.md"
 
@@ -45,8 +45,8 @@ _PURPOSES = {
         *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
     ),
     "Consumer groups": ("kafka.group.id", "commitOffsets", "auto.offset.reset", "kafka.auto.offset.reset"),
-    "How much a task and a micro-batch read": (
-        *("minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition"),
+    "How much a task reads": ("minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition"),
+    "How much a micro-batch reads": (
         *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
     ),
     "Isolation, missing records and filters": (
@@ -71,12 +71,15 @@ def _source_options() -> list[str]:
     lines = ["## Options of the data source"]
     for purpose, options in _by_purpose().items():
         usual, _ = Counter(each.applies_to for each in options).most_common(1)[0]
-        where = {
-            each.name: "" if each.applies_to == usual else f"*{_where(each.applies_to).capitalize()}.* "
+        others = ", except where a row names others" if any(each.applies_to != usual for each in options) else ""
+        rows = [
+            (
+                f"`{each.name}`",
+                _text(each.default),
+                ("" if each.applies_to == usual else f"*{_where(each.applies_to).capitalize()}.* ") + _text(each.doc),
+            )
             for each in options
-        }
-        rows = [(f"`{each.name}`", _text(each.default), where[each.name] + _text(each.doc)) for each in options]
-        others = ", except where a row names others" if any(where.values()) else ""
+        ]
         lines += ["", f"### {purpose}", "", f"For {_where(usual)}{others}:", ""]
         lines += _table(("option", "default", "meaning"), rows)
     return lines
@@ -164,11 +167,8 @@ def _default(definition: ConfigDefinition) -> str:
 
 
 def _where(directions: Sequence[Direction]) -> str:
-    return (
-        "reads and writes"
-        if len(directions) == len(_DIRECTIONS)
-        else " and ".join(_DIRECTIONS[each] for each in directions)
-    )
+    texts = {EVERYWHERE: "reads and writes", READ: "batch and streaming reads"}
+    return texts.get(tuple(directions), ", ".join(_DIRECTIONS[each] for each in directions))
 
 
 def main(arguments: Sequence[str]) -> int:
