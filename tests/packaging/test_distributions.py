@@ -5,6 +5,7 @@ The dependencies come from the environment of the tests, by a path entry: they a
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -20,6 +21,7 @@ from distributions import (
     sources,
     wheel_metadata,
 )
+from documented import PAGES
 from repository import REPOSITORY
 
 import pyspark_kafkalog
@@ -38,18 +40,25 @@ def with_wheel(distributions: Distributions, tmp_path_factory: pytest.TempPathFa
     return environment(tmp_path_factory.mktemp("with-wheel") / "venv", str(distributions.wheel))
 
 
-def test_wheel_holds_types_schemas_jobs_and_conf(distributions: Distributions) -> None:
+def test_wheel_holds_types_schemas_jobs_conf_and_pages(distributions: Distributions) -> None:
     with zipfile.ZipFile(distributions.wheel) as archive:
         names = set(archive.namelist())
     data = f"pyspark_kafkalog-{pyspark_kafkalog.__version__}.data/data/share/pyspark_kafkalog"
     assert "pyspark_kafkalog/py.typed" in names
     for package in ("metadata/messages", "protocol"):
         assert any(name.startswith(f"pyspark_kafkalog/{package}/schemas/") for name in names)
-    for folder in ("jobs", "conf"):
+    for folder in ("jobs", "conf", "notebooks"):
         kept = subprocess.run(["git", "-C", str(REPOSITORY), "ls-files", "-co", "--exclude-standard", folder],
                               check=True, capture_output=True, text=True).stdout.split()  # fmt: skip
         assert len(kept) >= 8
         assert {f"{data}/{name}" for name in kept} <= names
+    assert {f"{data}/{page.relative_to(REPOSITORY)}" for page in PAGES} <= names
+
+
+def test_description_links_no_file_that_a_package_index_does_not_have(distributions: Distributions) -> None:
+    description = wheel_metadata(distributions.wheel).get_payload()
+    assert "troubleshooting" in description
+    assert not re.search(r"\]\((?!https?://)", description)
 
 
 def test_wheel_states_licence_by_its_spdx_name_and_linux_as_platform(distributions: Distributions) -> None:

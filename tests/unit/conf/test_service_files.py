@@ -199,7 +199,16 @@ def test_build_context_is_what_the_package_is_built_of_without_keys() -> None:
     patterns = [line for line in lines if line and not line.startswith("#")]
     assert patterns[0] == "*"
     sent = {line[1:] for line in patterns if line.startswith("!")}
-    assert sent == {"LICENSE", "README.md", "conf", "jobs", "pyproject.toml", "pyspark_kafkalog", "setup.cfg"}
+    assert sent == {
+        "LICENSE",
+        "README.md",
+        "conf",
+        "jobs",
+        "pyproject.toml",
+        "pyspark_kafkalog",
+        "setup.cfg",
+        "setup.py",
+    }
     assert all((CONF.parent / each).exists() for each in sent)
     assert {"**/*.pem", "**/*.key", "**/*.p12", "**/.env"} <= set(patterns)
     named = re.findall(
