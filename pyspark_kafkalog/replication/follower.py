@@ -213,7 +213,7 @@ class Follower:
             if event.kind is EventKind.TOPIC_RECREATED:
                 raise FollowingRootError(
                     f"{self._root.path} still takes writes: its topic {event.topic} cannot follow {self._leader.name}: "
-                    f"{event.detail}; leave the topic out with --topics, delete it here, or replace it with "
+                    f"{event.detail}; leave the topic out with --topic, delete it here, or replace it with "
                     "--on-divergence truncate"
                 )
         for topic in (image.topics[name] for name in plan.followed if name in image.topics):

@@ -143,7 +143,7 @@ def old_format_answer(position: FetchPosition, source: str, error: UnsupportedFo
         topic_partition=name,
         outcome=FetchOutcome.FAILED,
         error=f"a follower does not copy messages from before Kafka 0.11, which {source} has of {name} at offset "
-        f"{position.offset}: {error}; or leave the topic out with --topics",
+        f"{position.offset}: {error}; or leave the topic out with --topic",
     )
 
 

@@ -17,7 +17,7 @@ Values on the command line: numbers, points in time, settings, and the topics an
     positive                the argparse type of counts
     --time, --from-time     milliseconds since 1970, or ISO 8601
     --property              NAME=VALUE, also from a Java properties file
-    --topic                 a Java regular expression for the whole name; a comma means "or"
+    --topic                 a topic's name, or a Java regular expression for the whole name; a comma means "or"
     --include               the same, but a comma is literal, as in console-consumer
     --topic-partitions      topic:partition,topic:from-to,:-to,... with a regular expression for each topic
 
@@ -34,13 +34,13 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError, UnknownTopicError
+from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
 from pyspark_kafkalog.java_regex.patterns import TopicPattern, compile_topic_pattern
 from pyspark_kafkalog.object_store.location import is_object_url, parse_location
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -122,6 +122,15 @@ def include_pattern(text: str) -> TopicPattern:
         raise UsageError(str(error)) from error
 
 
+def selected_topics(text: str, topics: Iterable[str]) -> list[str]:
+    """Those of `topics` that a `--topic` selects: the one with exactly this name, else all that match the pattern."""
+    names = sorted(topics)
+    if text in names:
+        return [text]
+    pattern = topic_pattern(text)
+    return [name for name in names if pattern.matches(name)]
+
+
 def topics_and_partitions(topic: str | None, partitions: str | None) -> PartitionFilter:
     """`--topic` (None: all) and `--partitions`, numbers separated by commas (None or empty: all)."""
     pattern = topic_pattern(_ANY_TOPIC if topic is None else topic)
@@ -153,7 +162,7 @@ def _rule(text: str) -> PartitionFilter:
 
 
 def topic_partitions(log_dir: LogDir, topics: Sequence[str]) -> tuple[list[TopicPartition], list[str]]:
-    """The partitions that values of --topic name (`topic` or `topic:0,1`), and the topics that do not exist."""
+    """The partitions that values of --topic name (`topic`, a pattern or `topic:0,1`), and those without a topic."""
     found: list[TopicPartition] = []
     unknown: list[str] = []
     for text in topics:
@@ -161,10 +170,9 @@ def topic_partitions(log_dir: LogDir, topics: Sequence[str]) -> tuple[list[Topic
         if colon:
             found += [TopicPartition(topic, _partition_number(number, text)) for number in numbers.split(",")]
             continue
-        try:
-            found += [TopicPartition(topic, each) for each in log_dir.root.partition_numbers(topic)]
-        except UnknownTopicError:
-            unknown.append(topic)
+        names = selected_topics(topic, log_dir.topics())
+        found += [TopicPartition(name, each) for name in names for each in log_dir.root.partition_numbers(name)]
+        unknown += [] if names else [topic]
     return list(dict.fromkeys(found)), unknown
 
 

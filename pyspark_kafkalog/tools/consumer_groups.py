@@ -71,7 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TOPIC[:0,1]",
-        help="a topic, or some of its partitions (--reset-offsets, --delete-offsets); may be repeated",
+        help="a topic, a regular expression of topics, or partitions of a topic (--reset-offsets, --delete-offsets); "
+        "may be repeated",
     )
     parser.add_argument(
         "--all-topics", action="store_true", help="all topics that the group has offsets for (--reset-offsets)"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, Final
 
 from pyspark_kafkalog.errors import UnknownTopicError
+from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.history import HistoryEntry
 from pyspark_kafkalog.root.brokers.quorum import Quorum, QuorumReplica, quorum_of
-from pyspark_kafkalog.tools.command import Command, UsageError, add_path, positive, utc_time
+from pyspark_kafkalog.tools.command import Command, UsageError, add_path, positive, topic_pattern, utc_time
 from pyspark_kafkalog.tools.output import NO_VALUE, Output, add_output, or_none, output_of, padded_table, table
 from pyspark_kafkalog.tools.running import open_log_dir
 
@@ -63,7 +65,9 @@ _HISTORY_HEADER: Final = (
 def _add_history(parser: argparse.ArgumentParser) -> None:
     """`--path`, the choice of commits, and the form of the output."""
     add_path(parser)
-    parser.add_argument("--topic", metavar="NAME", help="only commits that changed this topic, which may be deleted")
+    parser.add_argument(
+        "--topic", metavar="TOPIC", help="only commits that changed this topic, or topics that match; also deleted ones"
+    )
     parser.add_argument("--limit", type=positive, metavar="N", help="only the newest N commits")
     parser.add_argument("--oldest-first", action="store_true", help="print the oldest commit first")
     add_output(parser, "one object a line, by commit")
@@ -72,13 +76,25 @@ def _add_history(parser: argparse.ArgumentParser) -> None:
 def _run_history(options: argparse.Namespace) -> int:
     """List the commits on sys.stdout."""
     log_dir = open_log_dir(options)
-    entries = log_dir.history(topic=options.topic, limit=options.limit, newest_first=not options.oldest_first)
     found = output_of(options).show_all(
-        entries, _commit_tree, lambda commits: table(_HISTORY_HEADER, _commit_lines(commits))
+        _entries(log_dir, options), _commit_tree, lambda commits: table(_HISTORY_HEADER, _commit_lines(commits))
     )
     if not found and options.topic is not None and options.topic not in log_dir.topics():
         raise UnknownTopicError(f"there is no topic {options.topic!r}, and no commit to a deleted topic of that name")
     return 0
+
+
+def _entries(log_dir: LogDir, options: argparse.Namespace) -> Iterable[HistoryEntry]:
+    """The chosen commits. A topic that exists is chosen by its name, as by all commands; deleted ones may match too."""
+    newest_first = not options.oldest_first
+    if options.topic is None or options.topic in log_dir.topics():
+        return log_dir.history(topic=options.topic, limit=options.limit, newest_first=newest_first)
+    pattern = topic_pattern(options.topic)
+    is_limited = options.limit is not None
+    all_entries = log_dir.history(newest_first=newest_first or is_limited)
+    chosen = (each for each in all_entries if any(map(pattern.matches, each.topics)))
+    limited = islice(chosen, options.limit)
+    return limited if newest_first or not is_limited else reversed(list(limited))
 
 
 def _commit_tree(entry: HistoryEntry) -> dict[str, Any]:

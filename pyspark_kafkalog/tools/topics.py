@@ -56,7 +56,7 @@ from pyspark_kafkalog.tools.command import (
     add_path,
     add_read_to_log_end,
     add_remote_storage,
-    topic_pattern,
+    selected_topics,
 )
 from pyspark_kafkalog.tools.output import Output, Tree, add_output, output_of
 from pyspark_kafkalog.tools.running import describe_topic, metadata_of_copy, open_log_dir, say_what_it_follows
@@ -256,10 +256,7 @@ def _find(topics: Iterable[str], options: argparse.Namespace, *, must_exist: boo
     names = [name for name in topics if not (options.exclude_internal and name in INTERNAL_TOPICS)]
     if not options.topic:
         return sorted(names)
-    if options.topic in names:
-        return [options.topic]
-    pattern = topic_pattern(options.topic)
-    found = sorted(name for name in names if pattern.matches(name))
+    found = selected_topics(options.topic, names)
     if not found and must_exist:
         raise UnknownTopicError(f"Topic '{options.topic}' does not exist as expected")
     return found

@@ -74,7 +74,7 @@ def test_clients_write_to_and_read_from_server_without_spark(lean: Environment, 
 def test_follower_copies_from_server_without_spark(lean: Environment, root: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     with serving(root, program=program(lean)) as server:
-        lean.run("kafkalog", "follow", "--from", server.bootstrap, "--path", str(copy), "--topics", "orders", "--once")
+        lean.run("kafkalog", "follow", "--from", server.bootstrap, "--path", str(copy), "--topic", "orders", "--once")
     counted = f"from pyspark_kafkalog import LogDir; print(LogDir.open({str(copy)!r}).read('orders').num_rows)"
     assert lean.python(counted).split()[-1] == str(RECORDS)
 

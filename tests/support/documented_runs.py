@@ -273,8 +273,8 @@ class Reader:
 
     def _run_kafkalog(self, arguments: list[str]) -> tuple[str, str]:
         ended_by = _ENDED_BY.get(arguments[0])
-        if arguments[0] == "metrics" and "--port" in arguments:
-            del arguments[(at := arguments.index("--port")) : at + 2]
+        if arguments[0] == "metrics" and "--metrics-listen" in arguments:
+            del arguments[(at := arguments.index("--metrics-listen")) : at + 2]
         if ended_by is not None and ended_by not in arguments:
             arguments = [*arguments, ended_by]
         self.capsys.readouterr()

@@ -40,7 +40,7 @@ from pyspark_kafkalog.maintenance.jobs.tasks import active_session, check_delta,
 from pyspark_kafkalog.maintenance.metrics import Metric, collect_metrics
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.threads import starts
-from pyspark_kafkalog.units import json_line, plural, size_text
+from pyspark_kafkalog.units import KIB, json_line, plural, size_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,22 +118,38 @@ def beside_progress_bar(stream: TextIO) -> AbstractContextManager[None]:
 
 
 class ProgressBar:
-    """The number of finished partitions, their rate and the remaining time, on standard error if that is a terminal."""
+    """The bytes that are read, their rate and the remaining time, on standard error if that is a terminal.
 
-    def __init__(self) -> None:
+    A partition counts when it is done. `bytes_to_read` gives the total; for a job that reads nothing, partitions are
+    counted instead. The bar is gone after the run.
+    """
+
+    def __init__(self, bytes_to_read: Callable[[], Iterable[int]]) -> None:
+        self._bytes_to_read = bytes_to_read
         self._bar: Any = None
+        self._counts_bytes = False
         self._failed = 0
         self._ended = threading.Event()
 
     def begin(self, action: str, job_run: JobRun, partitions_count: int) -> None:
         from tqdm import tqdm
 
-        # disable=None: show the bar on a terminal only.
+        is_shown = sys.stderr.isatty()
+        total_bytes = sum(self._bytes_to_read()) if is_shown else 0
+        self._counts_bytes = total_bytes > 0
         self._bar = tqdm(
-            total=partitions_count, desc=action, unit="partition", file=sys.stderr, disable=None, dynamic_ncols=True
+            total=total_bytes or partitions_count,
+            desc=action,
+            unit="B" if self._counts_bytes else "partition",
+            unit_scale=self._counts_bytes,
+            unit_divisor=KIB if self._counts_bytes else 1000,
+            file=sys.stderr,
+            disable=not is_shown,
+            leave=False,
+            dynamic_ncols=True,
         )
         self._failed = 0
-        if not self._bar.disable:
+        if is_shown:
             self._ended = threading.Event()
             starts(threading.Thread(target=self._keep_time, args=(self._bar, self._ended), daemon=True))
 
@@ -147,7 +163,7 @@ class ProgressBar:
         if not report.is_fine:
             self._failed += 1
             self._bar.set_postfix(failed=self._failed, refresh=False)
-        self._bar.update()
+        self._bar.update(report.bytes_read + report.bytes_copied if self._counts_bytes else 1)
 
     def end(self) -> None:
         self._ended.set()

@@ -298,7 +298,10 @@ def _add_job(parser: argparse.ArgumentParser, *, needs_path: bool = True) -> Non
     path_help = "the log directory, in an object store or on a file system that the driver and all executors see"
     add_path(parser, path_help, required=needs_path)
     parser.add_argument(
-        "--topic", action="append", metavar="NAME", help="only this topic; may be repeated (default: all topics)"
+        "--topic",
+        action="append",
+        metavar="TOPIC",
+        help="only this topic, or those that match a regular expression now; may be repeated (default: all topics)",
     )
     parser.add_argument("--dry-run", action="store_true", help="change nothing, report what would be done")
     parser.add_argument(
@@ -457,12 +460,13 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     add_read_to_log_end(parser)
     parser.add_argument(
         "-o",
-        "--output",
+        "--file",
         metavar="FILE",
         type=Path,
         default=Path("report.html"),
         help="the file to write, - for stdout (default: report.html)",
     )
+    parser.add_argument("--output", dest="file", type=Path, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.add_argument(
         "--history",
         metavar="DELTA_PATH",

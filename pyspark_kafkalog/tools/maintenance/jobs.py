@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,11 +47,11 @@ from pyspark_kafkalog.maintenance.tier import TIER_JOB
 from pyspark_kafkalog.maintenance.verify.job import VerifyJob, open_or_findings
 from pyspark_kafkalog.maintenance.verify.remote import verify_remote_storage
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
-from pyspark_kafkalog.root.protocol import native_or_none
+from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.storage.below_root import absolute_paths
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tiered.remote_storage import parse_remote_storage
-from pyspark_kafkalog.tools.command import UsageError, one_line
+from pyspark_kafkalog.tools.command import UsageError, one_line, selected_topics
 from pyspark_kafkalog.tools.output import output_of
 from pyspark_kafkalog.tools.running import open_log_dir, say_what_it_follows
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
@@ -120,7 +121,7 @@ def _verify_remote_storage(options: argparse.Namespace, output: JsonLines | Text
         raise UsageError(
             f"{options.path} is not a broker's directory: without --remote-storage its own is verified too"
         )
-    topics = frozenset(options.topic) if options.topic else None
+    topics = None if not options.topic else frozenset(options.topic if root is None else _selected(options.topic, root))
     path = Path(option.location)
     output.begin("verify", JobRun(path=path, topics=None, now_ms=options.now, dry_run=True), 0)
     is_fine = True
@@ -152,12 +153,12 @@ def _run_job(
     """
     _check(options)
 
-    topics = tuple(dict.fromkeys(options.topic)) if options.topic else None
     path = options.path if isinstance(options.path, str) else absolute_paths(options.path)
-    job_run = JobRun(path=path, topics=topics, now_ms=options.now, dry_run=options.dry_run)
+    job_run = JobRun(path=path, now_ms=options.now, dry_run=options.dry_run)
     pause_s = options.interval
     root = job_run.open()
-    job_run = replace(job_run, identity=root.identity)
+    topics = _selected(options.topic, root) if options.topic else None
+    job_run = replace(job_run, identity=root.identity, topics=topics)
     native = native_or_none(root)
     if pause_s is None and native is not None:
         pause_s = interval_s(native.broker_config())
@@ -171,7 +172,8 @@ def _run_job(
 
     with stop_signal() as stop, _Workplace(options, job, job_run, slots_of, stop) as workplace:
         history = () if options.history is None else (HistoryTable(options.history, session=workplace.session),)
-        all_sinks: tuple[ReportSink, ...] = (ProgressBar(), output or _job_output(options), *history)
+        bar = ProgressBar(lambda: job.bytes_to_read(job_run, partitions))
+        all_sinks: tuple[ReportSink, ...] = (bar, output or _job_output(options), *history)
         try:
             if not options.loop:
                 return run_once(job, workplace.tasks, job_run, all_sinks, partitions=partitions)
@@ -191,6 +193,12 @@ def _run_job(
         except BaseException:
             stop.set()
             raise
+
+
+def _selected(texts: Sequence[str], root: Root) -> tuple[str, ...]:
+    """The topics that the values of --topic select; a value that selects none is left for the job, which refuses it."""
+    found = (selected_topics(text, root.topics()) or [text] for text in texts)
+    return tuple(dict.fromkeys(chain.from_iterable(found)))
 
 
 def _job_output(options: argparse.Namespace) -> JsonLines | TextReport:

@@ -31,7 +31,7 @@ from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.tools.command import (
     UsageError,
-    topic_pattern,
+    selected_topics,
 )
 from pyspark_kafkalog.tools.output import output_of
 from pyspark_kafkalog.tools.running import open_log_dir
@@ -214,8 +214,7 @@ def _chosen_topics(root: Root, options: argparse.Namespace) -> list[str] | None:
     if options.topic is None:
         return None
 
-    pattern = topic_pattern(options.topic)
-    topics = [name for name in root.topics() if pattern.matches(name)]
+    topics = selected_topics(options.topic, root.topics())
     if not topics:
         raise UnknownTopicError(f"there is no topic {options.topic} in {options.path}")
     return topics

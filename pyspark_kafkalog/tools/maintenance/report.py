@@ -24,16 +24,16 @@ def run(options: argparse.Namespace) -> int:
 
     root = _facts(options)
     page = render(root)
-    if str(options.output) == "-":
+    if str(options.file) == "-":
         sys.stdout.write(page)
         return _status(root)
     try:
-        options.output.write_text(page, encoding="utf-8")
+        options.file.write_text(page, encoding="utf-8")
     except OSError as error:  # it does not name the file if the disk is full
-        raise OSError(error.errno, error.strerror, str(options.output)) from None
+        raise OSError(error.errno, error.strerror, str(options.file)) from None
     partitions = sum(len(each.partitions) for each in root.topics)
     sys.stdout.write(
-        f"{options.output}: {len(root.topics):,} topics, {partitions:,} partitions, {len(root.findings):,} findings\n"
+        f"{options.file}: {len(root.topics):,} topics, {partitions:,} partitions, {len(root.findings):,} findings\n"
     )
     for unread in root.coverage.unread:
         sys.stdout.write(f"not read: {unread}\n")

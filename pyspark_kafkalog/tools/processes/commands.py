@@ -27,7 +27,8 @@ _SERVE_HELP: Final = """\
 Producers, consumers, Kafka Streams, Connect and Kafka's own tools connect to it as to a broker. A log directory that
 does not exist is created. A broker's directory, stopped or running, is served read-only. Several servers may serve one
 log directory, beside Spark jobs and maintenance; each of them can be killed at any time. The address is printed once
-the server listens. SIGTERM, SIGHUP and Ctrl-C end it after its last commit, with exit code 0.
+the server listens; standard error shows what is served, with which security, and how to stop it. SIGTERM, SIGHUP and
+Ctrl-C end it after its last commit, with exit code 0.
 
 examples:
   kafkalog serve --path /data/log --listen 127.0.0.1:9092
@@ -50,9 +51,10 @@ The leader is a list of brokers, or the path or URL of a log directory, also of 
 is created if it does not exist. It gets a cluster id of its own, not the leader's: clients and followers recognize a
 cluster by that id, and these are two; `kafkalog export` gives a copy for a broker the id that it needs.
 
-The command resumes after any crash at the last commit. It never gives up while the leader or the disk is not
-available; with --once it ends when all is copied that the leader had at the start, or after a minute without progress.
-SIGTERM and Ctrl-C end it, with what was fetched committed.
+The command resumes after any crash at the last commit. A new copy whose leader does not answer within five seconds is
+not created; an existing one waits as long as the leader or the disk is not available. With --once the command ends when
+all is copied that the leader had at the start, or after a minute without progress. SIGTERM and Ctrl-C end it, with what
+was fetched committed.
 
 With --spark, as in jobs/follow.py, tasks of Spark fetch the partitions that are far behind, in ranges of offsets. They
 write to files in the log directory, or put objects into its store; the driver commits them in order.
@@ -68,7 +70,7 @@ With --controllers (the listener of the controllers, not of the brokers) also th
 for byte, to a directory of its own: `kafkalog topics`, `configs`, `acls` and `metadata-quorum` answer from it.
 
 examples:
-  kafkalog follow --from broker1:9092,broker2:9092 --path /data/copy --topics 'orders|payments'
+  kafkalog follow --from broker1:9092,broker2:9092 --path /data/copy --topic 'orders|payments'
   kafkalog follow --from broker1:9093 --command-config client.properties --path s3://bucket/copy
   kafkalog follow --from /data/log --path s3://bucket/second-place --once --report follow.json
   kafkalog follow --from broker1:9092 --path /data/copy --controllers controller1:9093 --metadata-path /data/metadata
@@ -100,8 +102,8 @@ directory. kafka_log_logmanager_offlinelogdirectorycount is 1 while the log dire
 selects a free port. The address is printed once the server listens.
 
 examples:
-  kafkalog metrics --path /data/log --port 9308
-  kafkalog metrics --path /data/log --port 9308 --host 0.0.0.0
+  kafkalog metrics --path /data/log --metrics-listen 127.0.0.1:9308
+  kafkalog metrics --path /data/log --metrics-listen 0.0.0.0:9308
   kafkalog metrics --path /data/log --once | grep records_lag
 """
 
@@ -125,8 +127,11 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "(default: 1)",
     )
     parser.add_argument(
-        "--status", metavar="HOST:PORT", help="serve /metrics for Prometheus and /health there (default: nowhere)"
+        "--metrics-listen",
+        metavar="HOST:PORT",
+        help="serve /metrics for Prometheus and /health there (default: nowhere)",
     )
+    parser.add_argument("--status", dest="metrics_listen", help=argparse.SUPPRESS)
     add_log_format(parser)
     # What a worker is started with: the address that all of them share, and the process that started it.
     parser.add_argument("--shared", metavar="HOST:PORT", help=argparse.SUPPRESS)
@@ -212,8 +217,13 @@ def _add_follow(parser: argparse.ArgumentParser) -> None:
     )
     add_path(parser, "the log directory that follows; it is created if it does not exist")
     parser.add_argument(
-        "--topics", default=".*", metavar="REGEX", help="topics to follow, as a Java regular expression (default: all)"
+        "--topic",
+        dest="topics",
+        default=".*",
+        metavar="TOPIC",
+        help="a topic, or a regular expression of topics (default: all)",
     )
+    parser.add_argument("--topics", help=argparse.SUPPRESS)
     parser.add_argument("--once", action="store_true", help="copy what the leader has now, and end")
     parser.add_argument(
         "--on-divergence",
@@ -279,10 +289,13 @@ def _add_metrics(parser: argparse.ArgumentParser) -> None:
     add_read_to_log_end(parser)
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument(
-        "--port", type=int, metavar="P", help="serve them at http://HOST:P/metrics until SIGTERM, SIGINT or SIGHUP"
+        "--metrics-listen",
+        metavar="HOST:PORT",
+        help="serve them at http://HOST:PORT/metrics until SIGTERM, SIGINT or SIGHUP",
     )
+    how.add_argument("--port", help=argparse.SUPPRESS)
     how.add_argument("--once", action="store_true", help="print them once and exit")
-    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="listen there (default: 127.0.0.1)")
+    parser.add_argument("--host", default="127.0.0.1", help=argparse.SUPPRESS)
 
 
 COMMANDS: Final = {

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import logging
 import random
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,9 +19,8 @@ from pyspark_kafkalog.errors import LeaderUnavailableError
 from pyspark_kafkalog.maintenance.jobs.tasks import SparkTasks, job_session, stop_signal
 from pyspark_kafkalog.object_store.location import parse_location
 from pyspark_kafkalog.protocol.client_settings import ClientSettings, read_client_settings
-from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.follower import Follower, FollowSettings
-from pyspark_kafkalog.replication.follower_state import FollowerState, Phase
+from pyspark_kafkalog.replication.follower_state import FollowerState, Phase, Totals
 from pyspark_kafkalog.replication.leader import LeaderEndPoint
 from pyspark_kafkalog.replication.metadata_observer import MetadataObserver, observing
 from pyspark_kafkalog.replication.partition_state import retry_delay_ms
@@ -31,25 +32,29 @@ from pyspark_kafkalog.security.open import find_root, open_or_create_root
 from pyspark_kafkalog.server.config import Address
 from pyspark_kafkalog.storage.filesystem import is_out_of_space, time_ms
 from pyspark_kafkalog.threads import start
-from pyspark_kafkalog.tools.command import UsageError, include_pattern, one_line
+from pyspark_kafkalog.tools.command import UsageError, one_line, topic_pattern
 from pyspark_kafkalog.tools.output import notice
 from pyspark_kafkalog.tools.processes.metrics import serving_metrics
 from pyspark_kafkalog.tools.running import set_up_log
+from pyspark_kafkalog.units import plural, size_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOG: Final = logging.getLogger(__name__)
-_FIRST_ANSWER_S: Final = 60.0
+#: How long a new copy waits for its leader: a wrong address ends the command, and a service manager tries again.
+_FIRST_ANSWER_S: Final = 5.0
 _REPORT_S: Final = 10.0
 _PROGRESS_S: Final = 1.0
+#: The rate that is shown is that of so many seconds.
+_RATE_S: Final = 5.0
 _STOP_S: Final = 0.05
 
 
 def run(options: argparse.Namespace) -> int:
     """Follow until a signal, or with --once until all is copied."""
     set_up_log(options.log_format)
-    pattern = include_pattern(options.topics)
+    pattern = topic_pattern(options.topics)
     if (options.controllers is None) != (options.metadata_path is None):
         raise UsageError("--controllers and --metadata-path belong together")
     address = _leader(options)
@@ -64,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         if options.report is not None:
             stack.enter_context(_written(report, options.report, options.path))
         if found is None:
-            _await_leader(leader, report, is_once=options.once)
+            _await_leader(leader, address)
         # Whatever can refuse to start is started before a log directory is created.
         spark = stack.enter_context(_spark()) if options.spark else None
         stack.enter_context(_observed(options))
@@ -98,24 +103,39 @@ def _is_at(root: NativeRoot, text: str) -> bool:
     return place == root.path
 
 
-def _await_leader(leader: LeaderEndPoint, report: FollowReport, *, is_once: bool) -> None:
-    """Wait for the leader's first answer, so that a wrong address leaves no empty log directory behind.
+def _await_leader(leader: LeaderEndPoint, address: LeaderAddress) -> None:
+    """Wait some seconds for the leader's first answer, so that a wrong address leaves no empty log directory behind.
 
-    Raises LeaderUnavailableError after a minute with `is_once`.
+    Raises LeaderUnavailableError.
     """
     deadline_s, failures = time.monotonic() + _FIRST_ANSWER_S, 0
     while True:
         try:
+            if not address.is_root:
+                _check_connects(address.text.split(","))
             leader.describe(lambda _: False)
             return
         except LeaderUnavailableError as error:
-            if is_once and time.monotonic() > deadline_s:
-                raise
+            if time.monotonic() > deadline_s:
+                raise LeaderUnavailableError(
+                    f"no answer from {leader.name} within {_FIRST_ANSWER_S:g} seconds: check --from; no log directory "
+                    f"was created ({one_line(error)})"
+                ) from error
             failures += 1
-            if failures == 1:
-                detail = f"the log directory is created once it answers: {error}"
-                report.note(Event(kind=EventKind.LEADER_UNAVAILABLE, detail=detail))
-        time.sleep(retry_delay_ms(failures, random.SystemRandom()) / 1000)
+        left_s = max(deadline_s - time.monotonic(), 0.0)
+        time.sleep(min(retry_delay_ms(failures, random.SystemRandom()) / 1000, left_s))
+
+
+def _check_connects(brokers: Sequence[str]) -> None:
+    """Raise LeaderUnavailableError if none of the brokers accepts a connection soon: a request would wait for long."""
+    reasons = []
+    for each in map(Address.parse, brokers):
+        try:
+            socket.create_connection((each.host, each.port), timeout=_FIRST_ANSWER_S or None).close()
+            return
+        except OSError as error:
+            reasons.append(f"{each}: {error.strerror or error}")
+    raise LeaderUnavailableError("; ".join(reasons))
 
 
 def _check_may_follow(root: NativeRoot, address: LeaderAddress, *, may_demote: bool) -> None:
@@ -285,19 +305,40 @@ def _metrics(report: FollowReport, address: str) -> Iterator[None]:
 
 @contextmanager
 def _progress(shared: FollowerState) -> Iterator[None]:
-    """Show records, their rate and the time that is left on standard error, if that is a terminal."""
+    """Show a line with the current rate on standard error, if that is a terminal. Messages of the log go above it."""
+    if not sys.stderr.isatty():
+        yield
+        return
     from tqdm import tqdm
+    from tqdm.contrib.logging import logging_redirect_tqdm
 
-    with tqdm(desc="follow", unit="record", unit_scale=True, file=sys.stderr, disable=None, dynamic_ncols=True) as bar:
-        if bar.disable:
-            yield
-            return
+    line = ProgressLine()
+    with tqdm(bar_format="{desc}", file=sys.stderr, leave=False, dynamic_ncols=True) as bar, logging_redirect_tqdm():
 
         def show() -> None:
-            totals = shared.totals()
-            bar.total = totals.copied_records + totals.lag
-            bar.n = totals.copied_records
-            bar.set_postfix(MB=f"{totals.copied_bytes / 1e6:.1f}", lag=totals.lag, stopped=totals.stopped, refresh=True)
+            bar.set_description_str(line.text(shared.totals(), time.monotonic()))
 
         with _repeated(show, _PROGRESS_S):
             yield
+
+
+class ProgressLine:
+    """The text about a follower's progress: its rate over the last seconds, not since the start, and its lag."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def text(self, totals: Totals, now_s: float) -> str:
+        """The line at the monotonic time `now_s`."""
+        self._seen.append((now_s, totals.copied_bytes))
+        while len(self._seen) > 2 and now_s - self._seen[1][0] >= _RATE_S:
+            self._seen.popleft()
+        then_s, then_bytes = self._seen[0]
+        parts = [f"{size_text(totals.copied_bytes)} copied"]
+        if totals.copied_bytes > then_bytes:
+            parts.append(f"{size_text(int((totals.copied_bytes - then_bytes) / (now_s - then_s)))}/s")
+        is_behind = totals.lag or totals.unknown or not totals.partitions
+        parts.append(f"{plural(totals.lag, 'record')} behind" if is_behind else "in sync")
+        if totals.stopped:
+            parts.append(f"{plural(totals.stopped, 'partition')} stopped")
+        return f"follow: {', '.join(parts)}"

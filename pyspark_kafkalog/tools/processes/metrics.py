@@ -21,7 +21,7 @@ from pyspark_kafkalog.server.config import Address
 from pyspark_kafkalog.server.metrics import start_pages
 from pyspark_kafkalog.storage.below_root import split_paths
 from pyspark_kafkalog.storage.filesystem import time_ms
-from pyspark_kafkalog.tools.command import UsageError, one_line
+from pyspark_kafkalog.tools.command import one_line
 from pyspark_kafkalog.tools.running import open_log_dir, warn_of_unread_offsets
 
 if TYPE_CHECKING:
@@ -29,26 +29,24 @@ if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily
     from prometheus_client.samples import Sample
 
-_PORT_MAX = 65535
-
 
 def run(options: argparse.Namespace) -> int:
     """Print or serve the metrics."""
     from prometheus_client import CollectorRegistry, generate_latest
 
-    if options.port is not None and not 0 <= options.port <= _PORT_MAX:
-        raise UsageError(f"--port must be from 0 to {_PORT_MAX}, not {options.port}")
+    address = options.metrics_listen if options.port is None else f"{options.host}:{options.port}"
+    listen = Address.parse(address) if not options.once else None
     registry = CollectorRegistry(auto_describe=False)
     log_dir = open_log_dir(options)
     collector = LogDirCollector(log_dir, read_to_log_end=options.read_to_log_end)
     if options.once:
         collector.check()
     registry.register(collector)
-    if options.once:
+    if listen is None:
         sys.stdout.write(generate_latest(registry).decode())
         warn_of_unread_offsets("metrics", log_dir)
         return 0
-    return _serve(registry, options.host, options.port)
+    return _serve(registry, listen)
 
 
 class LogDirCollector:
@@ -116,9 +114,9 @@ def _samples(metric: Metric) -> Iterator[Sample]:
         yield Sample(name, dict(zip(tags, tag_values, strict=True)), value)
 
 
-def _serve(registry: CollectorRegistry, host: str, port: int) -> int:
+def _serve(registry: CollectorRegistry, address: Address) -> int:
     """Serve until SIGTERM, SIGINT or SIGHUP. Raises OSError if the address cannot be listened on."""
-    with stop_signal() as stop, serving_metrics(registry, Address(host, port)) as url:
+    with stop_signal() as stop, serving_metrics(registry, address) as url:
         sys.stdout.write(f"Serving metrics at {url}\n")
         sys.stdout.flush()
         stop.wait()

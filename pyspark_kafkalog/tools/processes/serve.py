@@ -7,14 +7,17 @@ import asyncio
 import contextlib
 import errno
 import gc
+import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.jobs.tasks import ending_signals
+from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.server.config import Address, ConnectionSettings, SecuritySettings, ServerConfig
 from pyspark_kafkalog.server.run import Server, open_served_root
@@ -23,8 +26,10 @@ from pyspark_kafkalog.server.security.sasl import SaslSettings
 from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
 from pyspark_kafkalog.server.workers import supervise
 from pyspark_kafkalog.tools.command import UsageError, one_line
+from pyspark_kafkalog.tools.output import notice
 from pyspark_kafkalog.tools.running import open_log_dir, set_up_log
 
+_LOG: Final = logging.getLogger(__name__)
 #: How often a worker looks whether the process that started it still runs.
 _SUPERVISOR_POLL_S = 1.0
 _NOT_WRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -42,18 +47,19 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--workers must be at least 1, not {options.workers}")
     if options.workers > 1:
         _check_workers(options)
-        shared = ServerConfig(listen=listen, read_only=options.read_only, security=security)
+        shared = ServerConfig(listen=listen, flush=options.flush, read_only=options.read_only, security=security)
         with _naming_read_only(options):
             root = _root(options, shared)  # a worker would end for its error again and again
         if shared.open_host is not None:
             shared.check(root)
 
+        _print_banner(root, shared, options, listen)
         supervise(options.workers, listen, partial(_worker_command, has_fixed_ports=listen.port > 0))
         return 0
     config = ServerConfig(
         listen=listen,
         shared=None if options.shared is None else Address.parse(options.shared),
-        status=None if options.status is None else Address.parse(options.status),
+        status=None if options.metrics_listen is None else Address.parse(options.metrics_listen),
         advertised=None if options.advertise is None else Address.parse(options.advertise),
         node_id=options.node_id,
         rack=options.rack,
@@ -63,7 +69,9 @@ def run(options: argparse.Namespace) -> int:
         security=security,
     )
     with _naming_read_only(options):
-        asyncio.run(_serve(_root(options, config), config, options.supervisor))
+        root = _root(options, config)
+        announce = partial(_print_banner, root, config, options)
+        asyncio.run(_serve(root, config, options.supervisor, announce))
     return 0
 
 
@@ -78,6 +86,42 @@ def _naming_read_only(options: argparse.Namespace) -> Iterator[None]:
         if options.read_only or not is_denied or str(options.path) not in str(error):
             raise
         raise LogDirError(f"{one_line(error)}; a place that cannot be written is served with --read-only") from error
+
+
+def _print_banner(root: Root, config: ServerConfig, options: argparse.Namespace, address: Address) -> None:
+    """Say on standard error what is served, and how to end it; in a log of JSON as its first message."""
+    kind, is_read_only = for_kind(
+        root,
+        lambda _: ("a log directory on a file system", config.read_only),
+        lambda _: ("a log directory in an object store", config.read_only),
+        lambda _: ("a Kafka broker's directory", True),
+    )
+    flush = "on disk (fsync)" if config.flush == "fsync" else "with the operating system, as in Kafka (os)"
+    workers = f", shared by {options.workers} processes" if options.workers > 1 else ""
+    lines = {
+        "serving": f"{root.path}, {kind}",
+        "clients": f"connect to {address}{workers}",
+        "writes": "refused: read-only" if is_read_only else f"acknowledged when they are {flush}",
+        "security": _security_text(config.security),
+        "metrics": "none; --metrics-listen HOST:PORT" if config.status is None else f"http://{config.status}/metrics",
+        "stop": "Ctrl-C or SIGTERM; the last commit is finished first",
+    }
+    if options.log_format == "json":
+        _LOG.info("%s", "; ".join(f"{name}: {text}" for name, text in lines.items()))
+        return
+    for name, text in lines.items():
+        notice(f"{name:<9} {text}")
+
+
+def _security_text(security: SecuritySettings) -> str:
+    parts = []
+    if security.tls is not None:
+        auth = security.tls.client_auth
+        parts.append("TLS" if auth is ClientAuth.NONE else f"TLS, client certificates {auth.value}")
+    if security.sasl is not None:
+        parts.append(f"SASL {', '.join(security.sasl.mechanisms)}")
+    reach = "everybody may connect (--insecure)" if security.is_insecure else "for clients on this machine"
+    return "; ".join(parts) or f"none, {reach}"
 
 
 def _security(options: argparse.Namespace) -> SecuritySettings:
@@ -109,7 +153,7 @@ def _security(options: argparse.Namespace) -> SecuritySettings:
 
 def _check_workers(options: argparse.Namespace) -> None:
     """Raise UsageError for options that only one server can have."""
-    for name in ("advertise", "node_id", "status"):
+    for name in ("advertise", "node_id", "metrics_listen"):
         if getattr(options, name) is not None:
             raise UsageError(f"--{name.replace('_', '-')} is one server's: leave it out with --workers")
 
@@ -146,7 +190,7 @@ def _collect_seldom() -> None:
     gc.set_threshold(*_COLLECTION_THRESHOLDS)
 
 
-async def _serve(root: Root, config: ServerConfig, supervisor: int | None) -> None:
+async def _serve(root: Root, config: ServerConfig, supervisor: int | None, announce: Callable[[Address], None]) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in ending_signals():
@@ -155,6 +199,7 @@ async def _serve(root: Root, config: ServerConfig, supervisor: int | None) -> No
     address = await server.start()
     _collect_seldom()
     if supervisor is None:
+        announce(address)
         sys.stdout.write(f"{address}\n")
         sys.stdout.flush()
     while not stopped.is_set() and supervisor in (None, os.getppid()):

@@ -137,7 +137,7 @@ def _add_consumer(parser: argparse.ArgumentParser) -> None:
     add_read_to_log_end(parser)
     add_local_only(parser, "start at the first offset in the directory if earlier ones are in remote storage")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--topic", metavar="TOPIC", help="the topic to read")
+    what.add_argument("--topic", metavar="TOPIC", help="the topic, or a regular expression of topics")
     what.add_argument("--include", metavar="REGEX", help="a regular expression of topics, without internal ones")
     parser.add_argument(
         "--partition", type=int, action="append", metavar="N", help="only this partition; may be repeated"
@@ -279,7 +279,7 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     add_read_to_log_end(parser)
     add_local_only(parser, "start at the first offset in the directory if earlier ones are in remote storage")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--topic", metavar="TOPIC", help="the topic to read")
+    what.add_argument("--topic", metavar="TOPIC", help="the topic, or a regular expression of topics")
     what.add_argument("--include", metavar="REGEX", help="a regular expression of topics, without internal ones")
     parser.add_argument(
         *("--num-records", "--messages"),

@@ -33,6 +33,8 @@ from pyspark_kafkalog.tools.command import (
     UsageError,
     include_pattern,
     one_line,
+    selected_topics,
+    topic_pattern,
 )
 from pyspark_kafkalog.tools.dump.java_text import parse_long
 from pyspark_kafkalog.tools.records.commands import DEFAULT_FORMATTER, LINE_READER
@@ -89,8 +91,6 @@ def run_consumer(options: argparse.Namespace) -> int:
             f"{log_dir.path} is a Kafka broker's log directory, which is read-only: no group's progress can be "
             "committed. Omit --group, or add --consumer-property enable.auto.commit=false"
         )
-    if options.topic is not None:
-        log_dir.partition_numbers(options.topic)
     printing = _Printing(_consumer(options, log_dir, formatter, offset, keep), formatter, options, log_dir)
     warn_of_unread_offsets("console-consumer", log_dir)
     with ending_cleanly():
@@ -216,7 +216,7 @@ def _consumer(
         start = {name: committed.offset for name, committed in log_dir.group(options.group).fetch().items()}
     return Consumer(
         log_dir,
-        selection(options.topic, options.include),
+        selection(log_dir, options.topic, options.include),
         schema=schema,
         reset=reset,
         isolation=options.isolation_level,
@@ -318,10 +318,18 @@ class Chunk:
     next_offset: int
 
 
-def selection(topic: str | None, include: str | None) -> Callable[[str], bool]:
-    """What `--topic` selects, or else `--include`, which never selects internal topics. Raises UsageError."""
-    if topic is not None or include is None:
-        return lambda name: name == topic
+def selection(log_dir: LogDir, topic: str | None, include: str | None) -> Callable[[str], bool]:
+    """What `--topic` selects, or else `--include`, which never selects internal topics.
+
+    Topics that are created later are selected if they match. Raises UsageError for no pattern, UnknownTopicError if
+    there is no topic that `topic` selects.
+    """
+    if topic is not None:
+        topics = log_dir.topics()
+        if not selected_topics(topic, topics):
+            log_dir.partition_numbers(topic)  # raises the error
+        return topic.__eq__ if topic in topics else topic_pattern(topic).matches
+    assert include is not None, "one of the two is required"
     pattern = include_pattern(include)
     return lambda name: name not in INTERNAL_TOPICS and pattern.matches(name)
 

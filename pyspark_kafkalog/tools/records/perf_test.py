@@ -158,13 +158,11 @@ def _read(
     report: Report,
 ) -> None:
     """Read `messages` records, or until none arrives for `timeout_ms`."""
-    if topic is not None:
-        log_dir.partition_numbers(topic)
     report.print_header()
     start_s = time.time()
     consumer = Consumer(
         log_dir,
-        selection(topic, include),
+        selection(log_dir, topic, include),
         schema=pa.schema([KAFKA_SCHEMA.field(name) for name in ("key", "value", "offset")]),
         reset="latest" if from_latest else "earliest",
         isolation="read_uncommitted",

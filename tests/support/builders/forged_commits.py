@@ -83,7 +83,7 @@ def lines(url: str, home: Path) -> Iterator[list[str]]:
         [*consume, "orders"],
         ["history"],
         ["metrics", "--once"],
-        ["report", "--output", str(home / "report.html")],
+        ["report", "--file", str(home / "report.html")],
         ["export", "--to", str(home / "copy")],
         ["topics", "--create", "--topic", "new", "--partitions", "2"],
         ["retention"],

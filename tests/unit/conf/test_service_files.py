@@ -129,7 +129,9 @@ def test_every_metric_of_alert_rules_is_served(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_scrape_configuration_has_port_of_metrics_service() -> None:
-    (port,) = re.findall(r"--port (\d+)", (CONF / "systemd" / "kafkalog-metrics.service").read_text(encoding="utf-8"))
+    (port,) = re.findall(
+        r"--metrics-listen [\d.]+:(\d+)", (CONF / "systemd" / "kafkalog-metrics.service").read_text(encoding="utf-8")
+    )
     assert f'"127.0.0.1:{port}"' in (CONF / "prometheus" / "scrape.yml").read_text(encoding="utf-8")
 
 
@@ -190,7 +192,7 @@ def test_server_of_compose_file_is_published_on_this_machine_only_and_asked_for_
     options = dict(zip(command[1::2], command[2::2], strict=False))
     listened = options["--listen"].rpartition(":")[2]
     assert published == [f"127.0.0.1:{listened}:{listened}"]
-    assert f"http://{options['--status']}/health" in check[-1]
+    assert f"http://{options['--metrics-listen']}/health" in check[-1]
     compile(check[-1], "healthcheck", "exec")
 
 

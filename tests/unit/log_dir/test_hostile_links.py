@@ -187,7 +187,7 @@ def commands(home: Path) -> list[list[str]]:
         ["console-consumer", "--topic", "compacted", "--from-beginning", "--max-messages", "2", "--timeout-ms", "0"],
         ["console-consumer", "--topic", "orders", "--from-beginning", "--max-messages", "2", "--timeout-ms", "0"],
         ["history"],
-        ["report", "--output", str(home / "report.html")],
+        ["report", "--file", str(home / "report.html")],
         ["export", "--to", str(home / "copy")],
     ]
     changing = [

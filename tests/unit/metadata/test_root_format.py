@@ -97,7 +97,7 @@ def command_lines(root: Path, tmp_path: Path) -> list[list[str]]:
         ["delete-records", "--offset-json-file", str(tmp_path / "offsets.json")],
         ["log-dirs", "--describe"],
         ["history"],
-        ["report", "--output", str(tmp_path / "report.html")],
+        ["report", "--file", str(tmp_path / "report.html")],
         ["metrics", "--once"],
         ["retention"],
         ["log-cleaner"],

@@ -112,7 +112,7 @@ def test_topics_with_messages_of_an_old_format_are_refused_and_the_others_follow
         topic: f"a follower does not copy messages from before Kafka 0.11, which {leader} has of {topic}-0 at offset "
         f"{start}: {leader / f'{topic}-0' / f'{start:020}.log'} at byte 16: expected record format v2 (magic 2), found "
         f"magic {magic}; read the topic with a Kafka client or from the broker's directory, which converts the "
-        "messages, and write the records into a topic of a new root; or leave the topic out with --topics"
+        "messages, and write the records into a topic of a new root; or leave the topic out with --topic"
         for topic, start, magic in (("mixed", 0, 0), ("v0-gzip", 0, 0), ("v1-none", 0, 1))
     }
     assert not any(ends(LogDir.open(copy)).get(TopicPartition(topic, 0)) for topic in old)

@@ -52,7 +52,7 @@ COMMANDS: Final[Mapping[tuple[str, ...], tuple[float, float]]] = {
     ("log-cleaner", "--local"): (2, 0),
     ("merge-segments", "--local"): (4, 0),  # and the root for each 16 of them, a task
     ("retention", "--local"): (6, 0),  # and the partition's lock, and staged files
-    ("report", "--output", "REPORT"): (26, 1),
+    ("report", "--file", "REPORT"): (26, 1),
     ("verify", "--local"): (28, 3),
     ("reindex", "--local"): (50, 11),
 }
@@ -64,7 +64,7 @@ OF_GROUPS: Final = (
     ("consumer-groups", "--describe", "--group", "group-1"),
     ("metrics", "--once"),
     ("retention", "--local"),
-    ("report", "--output", "REPORT"),
+    ("report", "--file", "REPORT"),
     ("topics", "--describe"),
 )
 

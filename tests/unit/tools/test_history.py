@@ -147,6 +147,15 @@ def test_table_columns_are_aligned(tool: Command) -> None:
     assert lines[0].split() == ["0", "2023-11-14T22:13:20.123Z", "create", "root", *["-"] * 7]
 
 
+def test_pattern_selects_commits_of_all_topics_that_match(tool: Command) -> None:
+    both = tool.json("--topic", "orders|gone")
+    assert {topic for each in both for topic in each["topics"]} == {"orders", "gone"}
+    assert tool.json("--topic", "ord.*", "--limit", "2") == tool.json("--topic", "orders", "--limit", "2")
+    oldest = tool.json("--topic", "ord.*", "--limit", "2", "--oldest-first")
+    assert oldest == tool.json("--topic", "orders", "--limit", "2", "--oldest-first")
+    assert [each["offset"] for each in oldest] == sorted(each["offset"] for each in oldest)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -160,6 +160,32 @@ def test_options_that_a_command_refuses_exit_with_2_and_a_missing_topic_with_1(
     assert main(["topics", "--path", str(tmp_path / "root"), "--describe", "--topic", "t"]) == 1
 
 
+def test_topic_is_a_name_or_a_pattern_in_every_command_that_selects_topics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_dir = LogDir.create(tmp_path / "root")
+    for name in ("a.b", "axb", "other"):
+        log_dir.create_topic(name, partitions=1)
+        log_dir.append(name, pa.table({"value": [name]}))
+        log_dir.group("g").commit({(name, 0): 1})
+
+    def printed(line: str) -> str:
+        command, *arguments = line.split()
+        assert main([command, "--path", str(tmp_path / "root"), *arguments]) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    for line in (
+        "console-consumer --from-beginning --timeout-ms 0 --topic",
+        "consumer-groups --reset-offsets --group g --to-earliest --export --topic",
+        "verify --local --output json --topic",
+        "merge-segments --local --output json --topic",
+        "history --topic",
+        "topics --list --topic",
+    ):
+        for text, selected in (("a.b", {"a.b"}), ("a.b|ot.*", {"a.b", "axb", "other"}), ("a.b,axb", {"a.b", "axb"})):
+            assert {name for name in ("a.b", "axb", "other") if name in printed(f"{line} {text}")} == selected, line
+
+
 def test_command_line_without_command_prints_help_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     captured = capsys.readouterr()

@@ -33,7 +33,7 @@ WORKING = [
     ("metrics", "--once"),
     ("perf-test", "consumer", *_ORDERS, "--messages", "3"),
     ("reindex", "--local"),
-    ("report", "--output", "report.html"),
+    ("report", "--file", "report.html"),
     ("retention", "--local"),
     ("topics", "--describe"),
     ("transactions", "describe-producers", *_ORDERS, "--partition", "0"),

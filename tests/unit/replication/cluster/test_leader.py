@@ -136,7 +136,7 @@ def test_messages_of_an_old_format_are_refused_with_what_to_do(
         f"a follower does not copy messages from before Kafka 0.11, which {BROKER_1} has of orders-0 at offset 0: "
         f"<FETCH response> at byte 16: expected record format v2 (magic 2), found magic {magic}; read the topic with a "
         "Kafka client or from the broker's directory, which converts the messages, and write the records into a topic "
-        "of a new root; or leave the topic out with --topics"
+        "of a new root; or leave the topic out with --topic"
     )
 
 

@@ -25,9 +25,11 @@ from tiers import SEED, TIER
 from pyspark_kafkalog.errors import FollowingRootError, LogDirError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.metrics import collect_metrics
+from pyspark_kafkalog.replication.follower_state import Totals
 from pyspark_kafkalog.report.gather import GatherOptions, gather
 from pyspark_kafkalog.report.page import Limits, page_data
 from pyspark_kafkalog.tools.main import main
+from pyspark_kafkalog.tools.processes.follow import ProgressLine
 
 
 def rows(first: int, count: int) -> pa.Table:
@@ -65,7 +67,7 @@ def test_once_copies_and_writes_a_report(
     tmp_path: Path, leader_dir: LogDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "report.json"
-    assert follow_once(tmp_path, "--topics", "ord.*", "--report", str(report)) == 0
+    assert follow_once(tmp_path, "--topic", "ord.*", "--report", str(report)) == 0
     assert "Copied 100 records" in capsys.readouterr().out
     check_equal(tmp_path / "leader", tmp_path / "copy")
     found = json.loads(report.read_text())
@@ -127,26 +129,33 @@ def test_leader_that_never_answers_leaves_no_log_directory(
     assert not (tmp_path / "copy").exists()
 
 
-def test_follower_that_waits_for_its_leader_says_so(tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
+def test_wrong_address_of_a_new_copy_ends_the_command_with_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pyspark_kafkalog.tools.processes.follow._FIRST_ANSWER_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-    options = ("--from", address, "--metrics-listen", "127.0.0.1:0", "--report", str(report))
-    with follow_process(tmp_path, *options) as process:
-        assert process.stderr is not None
-        line = next(each for each in process.stderr if "metrics are at" in each)
-        url = line.split("metrics are at ")[1].strip()
-        wait_until(lambda: 'events_total{event="leader-unavailable"} 1.0' in scraped(url))
-        assert "kafkalog_follower_waiting_for_leader 1.0" in scraped(url)
-        assert process.poll() is None
+    report = tmp_path / "report.json"
+    arguments = ["follow", "--from", address, "--path", str(tmp_path / "copy"), "--report", str(report)]
+    assert main(arguments) == 1
+    assert capsys.readouterr().err == (
+        f"kafkalog follow: no answer from {address} within 0.1 seconds: check --from; no log directory was created "
+        f"({address}: Connection refused)\n"
+    )
     found = json.loads(report.read_text())
     assert (found["state"], found["leader"], found["partitions"]) == ("waiting for leader", address, [])
     assert not (tmp_path / "copy").exists()
 
 
-def scraped(url: str) -> str:
-    text: str = urllib.request.urlopen(url).read().decode()
-    return text
+def test_progress_shows_the_rate_of_the_last_seconds_and_in_sync_at_the_end() -> None:
+    line = ProgressLine()
+    assert line.text(Totals(), 0.0) == "follow: 0 B copied, 0 records behind"
+    for second in range(1, 11):
+        behind = line.text(Totals(partitions=2, lag=5000, copied_bytes=second * 3 << 20), float(second))
+    assert behind == "follow: 30.0 MiB copied, 3.0 MiB/s, 5,000 records behind"
+    for second in range(11, 17):
+        idle = line.text(Totals(partitions=2, stopped=1, copied_bytes=30 << 20), float(second))
+    assert idle == "follow: 30.0 MiB copied, in sync, 1 partition stopped"
 
 
 def test_report_may_be_in_the_log_directory_that_is_created(tmp_path: Path, leader_dir: LogDir) -> None:
@@ -256,7 +265,7 @@ def test_another_name_of_the_same_directory_is_known(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--topics", "("], "regular expression"),
+        (["--topic", "("], "regular expression"),
         (["--command-config", "client.properties"], "is for brokers"),
         (["--metrics-listen", "nowhere"], "HOST:PORT"),
     ],

@@ -44,7 +44,16 @@ def parsed(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
 @contextmanager
 def served(root: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The command, listening on a free port, and where."""
-    command = [sys.executable, "-m", "pyspark_kafkalog", "metrics", "--path", str(root), "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "pyspark_kafkalog",
+        "metrics",
+        "--path",
+        str(root),
+        "--metrics-listen",
+        "127.0.0.1:0",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -89,12 +98,18 @@ def test_once_prints_metrics_and_ends(metrics: Command, log_dir: LogDir) -> None
 
 
 def test_invalid_port_or_root_is_rejected_in_one_line(metrics: Command, tmp_path: Path) -> None:
-    assert "--port must be from 0" in metrics.fails("--port", "70000")
+    assert "expected HOST:PORT" in metrics.fails("--metrics-listen", "127.0.0.1:70000")
     metrics.root = tmp_path / "nothing"
     assert "nothing" in metrics.fails("--once")
+
+
+def test_earlier_options_for_the_address_still_work(metrics: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert f"127.0.0.1:{port}: cannot listen" in metrics.fails("--port", port, "--host", "127.0.0.1")
 
 
 def test_address_in_use_is_named(metrics: Command) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert f"{address}: cannot listen: Address already in use" in metrics.fails("--port", address.split(":")[1])
+        assert f"{address}: cannot listen: Address already in use" in metrics.fails("--metrics-listen", address)

@@ -1,7 +1,10 @@
-"""`kafkalog serve` refuses security options that leave a log directory open or do not belong together."""
+"""`kafkalog serve` refuses security options that do not fit, and says what it serves."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,3 +56,22 @@ def test_log_directory_that_cannot_be_opened_ends_the_server(
     commit.write_bytes(b"\xff" * 100)
     forget_images()
     assert commit.name in Command("serve", tmp_path, capsys).fails(*MINE, "--workers", workers)
+
+
+def test_banner_on_standard_error_says_what_is_served_and_standard_output_has_the_address(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pyspark_kafkalog", "serve", "--path", str(tmp_path / "log"), *MINE]
+    command += ["--flush", "os", "--status", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate()
+    assert (process.returncode, out) == (0, "")
+    assert err.splitlines()[-6:] == [
+        f"serving   {tmp_path / 'log'}, a log directory on a file system",
+        f"clients   connect to {address}",
+        "writes    acknowledged when they are with the operating system, as in Kafka (os)",
+        "security  none, for clients on this machine",
+        "metrics   http://127.0.0.1:0/metrics",
+        "stop      Ctrl-C or SIGTERM; the last commit is finished first",
+    ]
