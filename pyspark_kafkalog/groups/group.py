@@ -187,8 +187,11 @@ class Group:
         if topics is not None:
             check_texts("topics", topics)
         log = self._log()
-        if log is None:
-            return {}
+        return {} if log is None else self._committed(log, topics)
+
+    def _committed(
+        self, log: GroupLog, topics: Collection[str] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         is_current = offsets_filter(self._root, log)
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for key, value in sorted(log.records(self.group_id).items()):  # an older broker's key of a partition is first
@@ -286,7 +289,7 @@ class Group:
             return offsets
 
         def plan(log: GroupLog) -> tuple[GroupRecords, dict[TopicPartition, int]]:
-            newest = self.fetch()
+            newest = self._committed(log)
             new_offsets = offsets if newest == committed else reset_from(newest)
             return self._offset_records(new_offsets, ""), new_offsets
 

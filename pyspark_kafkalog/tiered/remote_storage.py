@@ -29,6 +29,7 @@ from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import InvalidConfigError, InvalidOptionError
 from pyspark_kafkalog.metadata.image import PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.messages.metadata_records import DroppedSegment, SegmentObject
+from pyspark_kafkalog.object_store.client import open_store
 from pyspark_kafkalog.object_store.location import ObjectLocation, parse_location
 from pyspark_kafkalog.object_store.settings import StoreSettings, store_settings
 from pyspark_kafkalog.tiered.aiven_layout import MANIFEST, AivenLayout, find_prefix, parse_key
@@ -129,8 +130,6 @@ def open_objects(location: str, settings: StoreSettings | None) -> SegmentStore:
     place = parse_location(location)
     if isinstance(place, Path):
         return DirectoryObjects(place)
-    from pyspark_kafkalog.object_store.client import open_store  # heavy: loads obstore
-
     return open_store(place, settings)
 
 
