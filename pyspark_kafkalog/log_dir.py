@@ -59,7 +59,7 @@ from pyspark_kafkalog.security.open import (
     open_root,
 )
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, read_properties_file
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode, time_ms
+from pyspark_kafkalog.storage.filesystem import FlushMode, time_ms
 from pyspark_kafkalog.units import plural
 from pyspark_kafkalog.values import check_mapping, check_number, check_one_of, check_text, check_texts
 
@@ -97,10 +97,9 @@ class LogDir(PublicRoot):
     the logs.
     """
 
-    def __init__(self, root: Root, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL) -> None:
+    def __init__(self, root: Root, *, clock: Callable[[], int] = time_ms) -> None:
         self._root = root
         self._clock = clock
-        self._fs = fs
         self._incarnation = uuid.uuid4().hex
 
     @classmethod
@@ -114,9 +113,6 @@ class LogDir(PublicRoot):
         remote_storage_layout: str | None = None,
         remote_storage_key_files: str | None = None,
         store_options: Mapping[str, str] | None = None,
-        identity: RootIdentity | None = None,
-        clock: Callable[[], int] = time_ms,
-        fs: FileSystem = LOCAL,
     ) -> LogDir:
         """Open the log directory at `path`, native or a broker's; or several directories of brokers as one root.
 
@@ -136,7 +132,7 @@ class LogDir(PublicRoot):
         `store_options` are for the object store that a native log directory has copied segments to: options of the data
         source (storeEndpoint, storeAccessKey, …) or Hadoop's settings of S3A, where the environment does not tell.
 
-        Raises LogDirError if `path` is not a log directory, cannot be read, or does not have the given `identity`.
+        Raises LogDirError if `path` is not a log directory, or cannot be read.
         """
         _check(store_options=store_options)
         if principal is not None:
@@ -147,11 +143,8 @@ class LogDir(PublicRoot):
             read_to_log_end=read_to_log_end,
             remote_storage=_remote_storage(remote_storage, remote_storage_layout, remote_storage_key_files),
             store_options=store_options or {},
-            identity=identity,
-            clock=clock,
-            fs=fs,
         )
-        return cls(root, clock=clock, fs=fs)
+        return cls(root)
 
     @classmethod
     def create(
@@ -159,8 +152,6 @@ class LogDir(PublicRoot):
         path: str | RootPath | StoreAddress,
         *,
         server_properties: str | Path | None = None,
-        clock: Callable[[], int] = time_ms,
-        fs: FileSystem = LOCAL,
     ) -> LogDir:
         """Create an empty native log directory at `path` and open it.
 
@@ -175,11 +166,11 @@ class LogDir(PublicRoot):
             if server_properties is None
             else BrokerConfig.from_properties(read_properties_file(Path(server_properties)))
         )
-        root = create_native_root(path, clock=clock, fs=fs)
+        root = create_native_root(path)
         if broker_config is not None:
             given = broker_config.properties.items()
             root.alter_broker_configs(add={name: value for name, value in given if name in BROKER_CONFIGS})
-        return cls(root, clock=clock, fs=fs)
+        return cls(root)
 
     @classmethod
     def adopt(
@@ -189,8 +180,6 @@ class LogDir(PublicRoot):
         server_properties: str | Path | None = None,
         create_missing: bool = False,
         local_only: bool = False,
-        clock: Callable[[], int] = time_ms,
-        fs: FileSystem = LOCAL,
     ) -> LogDir:
         """Convert a stopped Kafka broker's directory into a native log directory, in place, and open it.
 
@@ -211,20 +200,16 @@ class LogDir(PublicRoot):
             server_properties=properties,
             create_missing=create_missing,
             local_only=local_only,
-            clock=clock,
-            fs=fs,
         )
-        return cls.open(path, clock=clock, fs=fs)
+        return cls.open(path)
 
     @classmethod
-    def open_or_create(
-        cls, path: str | RootPath | StoreAddress, *, clock: Callable[[], int] = time_ms, fs: FileSystem = LOCAL
-    ) -> LogDir:
+    def open_or_create(cls, path: str | RootPath | StoreAddress) -> LogDir:
         """Open the log directory at `path`; create a native one if `path` does not exist or is an empty directory.
 
         Concurrent calls are safe, and a call completes a creation that a crash interrupted.
         """
-        return cls(open_or_create_root(path, clock=clock, fs=fs), clock=clock, fs=fs)
+        return cls(open_or_create_root(path))
 
     @property
     def root(self) -> Root:

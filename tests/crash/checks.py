@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from builders.controlled import open_log_dir
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
@@ -52,7 +53,7 @@ def look(root: Path) -> Seen:
     here is compacted, no offset twice.
     """
     try:
-        log_dir = LogDir.open(root, fs=ReadOnlyFileSystem())
+        log_dir = open_log_dir(root, fs=ReadOnlyFileSystem())
     except LogDirError:
         return {}
     return {topic: _look_at(log_dir, topic) for topic in log_dir.topics()}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from builders.adopted_roots import transactions_with_coordinator
+from builders.controlled import open_log_dir
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
@@ -34,7 +35,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def abort(root: Path, fs: FileSystem) -> None:
-    abort_transaction(LogDir.open(root, fs=fs).root.native(), TopicPartition(TOPIC, 0), OPEN_SINCE)
+    abort_transaction(open_log_dir(root, fs=fs).root.native(), TopicPartition(TOPIC, 0), OPEN_SINCE)
 
 
 def check(root: Path, end: int) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders.controlled import create_log_dir, open_log_dir
 from tiers import rest_full
 
 from pyspark_kafkalog.log_dir import LogDir
@@ -23,7 +24,7 @@ _Rows = list[tuple[int, bytes, bytes | None]]
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some fourteen segments in three groups, a few keys over and over."""
     root = tmp_path_factory.mktemp("cleaning") / "root"
-    log_dir = LogDir.create(root, clock=lambda: NOW_MS)
+    log_dir = create_log_dir(root, clock=lambda: NOW_MS)
     configs = {"cleanup.policy": "compact", "internal.segment.bytes": "600", "index.interval.bytes": "100"}
     log_dir.create_topic("orders", partitions=1, configs=configs)
     for number in range(15):
@@ -43,7 +44,7 @@ def read(root: Path) -> _Rows:
 
 
 def clean(root: Path, fs: PowerFileSystem | None = None) -> None:
-    log_dir = LogDir.open(root, clock=lambda: NOW_MS, **({} if fs is None else {"fs": fs}))
+    log_dir = open_log_dir(root, clock=lambda: NOW_MS, **({} if fs is None else {"fs": fs}))
     assert clean_partition(log_dir.root, "orders", 0).error is None
 
 

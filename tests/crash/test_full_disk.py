@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from builders.controlled import open_log_dir
 from builders.metadata_roots import forget_images
 from builders.staged_writes import SMALL_SEGMENTS, stage, written_by
 from fakes.full_disks import CountingDisk
@@ -41,7 +42,7 @@ def reserve(root: Path) -> list[Path]:
 
 def opened(root: Path, fs: FileSystem) -> LogDir:
     forget_images()
-    return LogDir.open(root, fs=fs)
+    return open_log_dir(root, fs=fs)
 
 
 def by_retention(root: Path, fs: FileSystem) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+from builders.controlled import open_or_create_log_dir
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError
@@ -44,7 +45,7 @@ class Writer:
     @property
     def log_dir(self) -> LogDir:
         if self._log_dir is None:
-            self._log_dir = LogDir.open_or_create(self.root, clock=lambda: NOW_MS, fs=self.fs)
+            self._log_dir = open_or_create_log_dir(self.root, clock=lambda: NOW_MS, fs=self.fs)
         return self._log_dir
 
     def forget(self) -> None:

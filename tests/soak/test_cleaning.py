@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from builders.controlled import open_log_dir
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
@@ -103,7 +104,7 @@ def test_reader_and_writer_beside_swaps_miss_no_record(tmp_path: Path) -> None:
     threads = [threading.Thread(target=until_done(step)) for step in (write, read, read)]
     for thread in threads:
         thread.start()
-    log_dir = LogDir.open(tmp_path / "log", fs=swaps)
+    log_dir = open_log_dir(tmp_path / "log", fs=swaps)
     while swaps.count < _SWAPS and not done.is_set():
         report = clean_partition(log_dir.root, "orders", 0, force=True)
         assert report.error is None, report.error

@@ -17,6 +17,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.tasks import stop_signal
 from pyspark_kafkalog.maintenance.metrics import Metric, collect_metrics, offline_metrics
 from pyspark_kafkalog.metadata.root_format import is_native_root
+from pyspark_kafkalog.security.open import open_root
 from pyspark_kafkalog.server.config import Address
 from pyspark_kafkalog.server.metrics import start_pages
 from pyspark_kafkalog.storage.below_root import split_paths
@@ -96,7 +97,8 @@ class LogDirCollector:
 
     def _refreshed(self) -> LogDir:
         if self._log_dir is None or (self._log_dir.version is None and self._has_been_adopted()):
-            self._log_dir = LogDir.open(self._path, identity=self._identity, read_to_log_end=self._read_to_log_end)
+            root = open_root(self._path, identity=self._identity, read_to_log_end=self._read_to_log_end)
+            self._log_dir = LogDir(root)
         else:
             self._log_dir.refresh()
         return self._log_dir

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+from builders.controlled import create_log_dir
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tiers import examples
 
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 
@@ -41,7 +41,7 @@ class CleanedTopic(RuleBasedStateMachine):
 
     @initialize(segment_bytes=st.sampled_from([300, 1000]), codec=st.sampled_from(["uncompressed", "zstd", "lz4"]))
     def create(self, segment_bytes: int, codec: str) -> None:
-        self.log_dir = LogDir.create(self.root / "log", clock=lambda: self.now_ms)
+        self.log_dir = create_log_dir(self.root / "log", clock=lambda: self.now_ms)
         configs = {
             "cleanup.policy": "compact",
             "internal.segment.bytes": str(segment_bytes),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from builders.controlled import create_log_dir
 from builders.metadata_roots import forget_images
 from builders.verify_roots import (
     T0,
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("without_waits")
 
 
 def own_root(root: Path) -> None:
-    log_dir = LogDir.create(root, clock=lambda: T0)
+    log_dir = create_log_dir(root, clock=lambda: T0)
     log_dir.create_topic(
         "orders", partitions=1, configs={"internal.segment.bytes": "1500", "index.interval.bytes": "100"}
     )

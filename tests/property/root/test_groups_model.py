@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 import pyarrow as pa
+from builders.controlled import create_log_dir, open_log_dir
 from builders.root_places import client_address, forget, memory_root
 from fakes.clock import Clock
 from fakes.faulty_store import FaultyStore, MemoryBucket
@@ -240,10 +241,10 @@ class FileGroupsMachine(GroupsMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="groups-"))
 
     def created(self) -> LogDir:
-        return LogDir.create(self.folder / "log", clock=self.clock, fs=NoDisk())
+        return create_log_dir(self.folder / "log", clock=self.clock, fs=NoDisk())
 
     def opened(self) -> LogDir:
-        return LogDir.open(self.folder / "log", clock=self.clock, fs=NoDisk())
+        return open_log_dir(self.folder / "log", clock=self.clock, fs=NoDisk())
 
     def teardown(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -258,10 +259,10 @@ class ObjectGroupsMachine(GroupsMachine):
         self.place = memory_root(FaultyStore(self.bucket))
 
     def created(self) -> LogDir:
-        return LogDir.create(self.place, clock=self.clock)
+        return create_log_dir(self.place, clock=self.clock)
 
     def opened(self) -> LogDir:
-        return LogDir.open(client_address(self.place, FaultyStore(self.bucket)), clock=self.clock)
+        return open_log_dir(client_address(self.place, FaultyStore(self.bucket)), clock=self.clock)
 
     @rule(writer=writers, clean_up=st.booleans())
     def merge(self, writer: int, clean_up: bool) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+from builders.controlled import open_or_create_log_dir
 from builders.leader_writers import T0, Served, append, batch, mark, marker
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -20,7 +21,6 @@ from pyspark_kafkalog.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
 )
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
 
 _PRODUCERS = st.sampled_from([1, 2])
@@ -111,7 +111,7 @@ class TwoServers(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.home = Path(tempfile.mkdtemp(prefix="kafkalog-leader-"))
-        self.log_dir = LogDir.open_or_create(self.home / "root", clock=lambda: T0)
+        self.log_dir = open_or_create_log_dir(self.home / "root", clock=lambda: T0)
         self.log_dir.create_topic("a", 1, {"index.interval.bytes": "100"})
         self.servers = [Served(self.home / "root") for _ in range(2)]
         self.model = Model()

@@ -21,6 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from builders.controlled import open_log_dir, open_or_create_log_dir
 from builders.object_roots import left_objects, named_objects
 from builders.root_places import RootPlace, forget, memory_root, open_as
 from fakes.faulty_store import Call, Fault, FaultyStore, MemoryBucket, VirtualClock
@@ -504,7 +505,7 @@ class FileRootMachine(RootMachine):
 
     def _open_mortal(self) -> tuple[MortalFileSystem, LogDir]:
         fs = MortalFileSystem()
-        return fs, LogDir.open_or_create(self.root, fs=fs)
+        return fs, open_or_create_log_dir(self.root, fs=fs)
 
 
 def tier_and_retain(root: Root, *, now_ms: int) -> list[PartitionReport]:
@@ -631,13 +632,13 @@ class ObjectRootMachine(RootMachine):
         return self.bucket.clock.now_ms()
 
     def _opened(self) -> LogDir:
-        return LogDir.open(self.root, clock=self._now_ms)
+        return open_log_dir(self.root, clock=self._now_ms)
 
     def _open_mortal(self) -> tuple[MortalStore, LogDir]:
         store = MortalStore(self.bucket)
         open_as(str(self.root), store)
         try:
-            return store, LogDir.open_or_create(self.root, clock=self._now_ms)
+            return store, open_or_create_log_dir(self.root, clock=self._now_ms)
         finally:
             open_as(str(self.root), FaultyStore(self.bucket))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from repository import FIXTURES
 
-from pyspark_kafkalog import LogDir
+from builders.controlled import open_log_dir
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
     MetadataRecord,
@@ -49,7 +49,7 @@ Contents = dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], list[tupl
 
 def contents(root: Path) -> Contents:
     """All rows in both isolations, and log start, high watermark and last stable offset of each partition."""
-    log_dir = LogDir.open(root, clock=clock)
+    log_dir = open_log_dir(root, clock=clock)
     found: Contents = {}
     for topic in log_dir.topics():
         uncommitted, committed = (log_dir.read(topic, isolation=each).to_pylist() for each in ISOLATIONS)

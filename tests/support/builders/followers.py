@@ -10,6 +10,7 @@ from pathlib import Path
 
 from left_open import close_at_the_end
 
+from builders.controlled import create_log_dir, open_log_dir
 from builders.leader_writers import T0, Served, append, batch, mark, marker
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
@@ -79,7 +80,7 @@ class LeaderRoot(Served):
         self, path: Path, rng: random.Random, *, partitions: int = 1, configs: Mapping[str, str] = SMALL
     ) -> None:
         if not path.exists():
-            LogDir.create(path, clock=lambda: NOW_MS).create_topic(TOPIC, partitions=partitions, configs=configs)
+            create_log_dir(path, clock=lambda: NOW_MS).create_topic(TOPIC, partitions=partitions, configs=configs)
         super().__init__(path)
         self.path = path
         self.partitions = partitions
@@ -151,7 +152,7 @@ class FollowerRoot:
         root: NativeRoot | None = None,
         topic: str = TOPIC,
     ) -> None:
-        self.log_dir = LogDir.open(path, clock=lambda: NOW_MS, fs=fs) if root is None else LogDir(root)
+        self.log_dir = open_log_dir(path, clock=lambda: NOW_MS, fs=fs) if root is None else LogDir(root)
         self.root = self.log_dir.root.native()
         self.topic = topic
         self.following_id = begin_following(self.root, leader="a:9092", cluster_id="the leader's", topics=".*")
@@ -162,7 +163,7 @@ class FollowerRoot:
     def create(
         cls, path: Path | str, *, partitions: int = 1, configs: Mapping[str, str] = SMALL, flush: FlushMode = "os"
     ) -> FollowerRoot:
-        LogDir.create(path, clock=lambda: NOW_MS).create_topic(TOPIC, partitions=partitions, configs=configs)
+        create_log_dir(path, clock=lambda: NOW_MS).create_topic(TOPIC, partitions=partitions, configs=configs)
         return cls(path, flush=flush)
 
     def commit(self, *changes: FollowerChange, records: PlanFollowerRecords = no_records) -> list[FollowerResult]:

@@ -26,6 +26,7 @@ import pyarrow as pa
 from fakes.clock import Clock
 from repository import DATA
 
+from builders.controlled import adopt_log_dir
 from builders.tiered_logs import fill, tiering_root
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
@@ -72,7 +73,7 @@ def make_root(root: Path) -> None:
     # From a killed broker: a transaction that is open, aborted ones, producers, leader epochs.
     shutil.copytree(DATA / "fixtures" / "transactions", root, ignore=shutil.ignore_patterns("expected"))
     (root / ".kafka_cleanshutdown").unlink()
-    log_dir = LogDir.adopt(root, clock=clock)
+    log_dir = adopt_log_dir(root, clock=clock)
     log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "3", "log.retention.hours": "1000"})
     _write_topics(log_dir)
     for version in (1, 2):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from left_open import close_at_the_end
 
+from builders.controlled import open_log_dir
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.object_store.client import StoreAddress
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
@@ -103,7 +103,7 @@ class Served:
         self, path: Path | StoreAddress, *, flush: FlushMode = "os", fs: FileSystem = LOCAL, now_ms: int = T0 + 60_000
     ) -> None:
         self.now_ms = now_ms
-        self.log_dir = LogDir.open(path, clock=lambda: self.now_ms, fs=fs)
+        self.log_dir = open_log_dir(path, clock=lambda: self.now_ms, fs=fs)
         self.root = self.log_dir.root.native()
         self.writer: LeaderWriter = self.root.committer(flush=flush)
         close_at_the_end(self.writer.close)

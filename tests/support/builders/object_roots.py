@@ -10,6 +10,7 @@ from uuid import uuid4
 import pyarrow as pa
 from fakes.faulty_store import FaultyStore, MemoryBucket
 
+from builders.controlled import create_log_dir
 from builders.data_objects import TOPIC_IDS, Log, Plan, stage
 from builders.metadata_roots import add_topic, forget_images
 from builders.root_places import ObjectPlace, client_address, memory_root
@@ -200,7 +201,7 @@ def table_of(reader: LogReader, start: int, end: int) -> pa.Table:
 
 def imported(source: LogDir, topic: str, *, clock: Callable[[], int]) -> LogDir:
     """An object root with the segments of a partition of a file root as they are, those that were cleaned marked."""
-    log_dir = LogDir.create(memory_root(), clock=clock)
+    log_dir = create_log_dir(memory_root(), clock=clock)
     described = source.topic(topic)
     log_dir.create_topic(topic, partitions=1, configs=dict(described.configs))
     root, directory = log_dir.root.native(), Path(source.path) / f"{topic}-0"

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from fakes.clock import Clock
 
+from builders.controlled import create_log_dir
 from builders.root_places import RootPlace
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.report.facts import (
@@ -48,7 +49,7 @@ def records(count: int, *, start_ms: int, end_ms: int, keys: int = 20, value_byt
 def lively_root(path: RootPlace) -> LogDir:
     """A root of ours in which every section of the report has something to tell."""
     clock = Clock(NOW_MS - 48 * HOUR_MS)
-    log_dir = LogDir.create(path, clock=clock)
+    log_dir = create_log_dir(path, clock=clock)
     small = {"internal.segment.bytes": "20000"}
     log_dir.create_topic("orders", partitions=4, configs={**small, "retention.ms": str(24 * HOUR_MS)})
     log_dir.create_topic("customers", partitions=2, configs={**small, "cleanup.policy": "compact"})

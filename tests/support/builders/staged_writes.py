@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from builders.controlled import open_log_dir
 from builders.engine_fixtures import files_of
 from builders.indexes import rebuild_indexes
 from builders.root_places import RootPlace
@@ -205,7 +206,7 @@ def _path_of(fd: int) -> str:
 
 
 def failing_dir(log_dir: LogDir, fs: FileSystem) -> LogDir:
-    return LogDir.open(log_dir.path, fs=fs)
+    return open_log_dir(log_dir.path, fs=fs)
 
 
 NOW = T0 + 1_000_000

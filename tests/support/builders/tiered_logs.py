@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from builders.controlled import create_log_dir
 from builders.leader_writers import append_as_leader
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.extents import new_segment_id
@@ -37,7 +38,7 @@ def tiering_root(path: Path, location: Path | str, *, layout: str = "aiven", par
     """An empty root at `path` that tiers to `location`, with the topic orders."""
     if isinstance(location, Path):
         location.mkdir(exist_ok=True)
-    log_dir = LogDir.create(path, clock=lambda: T0)
+    log_dir = create_log_dir(path, clock=lambda: T0)
     storage = {"rsm.config.location": str(location), "rsm.config.layout": layout}
     log_dir.alter_broker_configs(add={**storage, "remote.log.storage.system.enable": "true"})
     log_dir.create_topic(

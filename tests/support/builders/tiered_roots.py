@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 from fakes.faulty_store import VirtualClock
 
+from builders.controlled import create_log_dir
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
@@ -38,7 +39,7 @@ def tiered_root(
     **configs: str,
 ) -> LogDir:
     """A root at `path` that tiers to `location`, with the topic orders; `configs` with `_` for `.`."""
-    log_dir = LogDir.create(path, clock=clock)
+    log_dir = create_log_dir(path, clock=clock)
     log_dir.alter_broker_configs(
         add={
             "rsm.config.location": str(location),

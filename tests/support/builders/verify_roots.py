@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from repository import FIXTURES
 
+from builders.controlled import adopt_log_dir
 from builders.metadata_roots import forget_images
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
@@ -31,7 +32,7 @@ def make_root(root: Path) -> LogDir:
     """Transactions that a broker wrote, adopted, and topics of our own: segments, codecs, a log start, no records."""
     shutil.copytree(FIXTURES / "transactions", root)
     shutil.rmtree(root / "expected")
-    log_dir = LogDir.adopt(root, create_missing=True, clock=lambda: T0)
+    log_dir = adopt_log_dir(root, create_missing=True, clock=lambda: T0)
     small = {"internal.segment.bytes": "1500", "index.interval.bytes": "100"}
     log_dir.create_topic("orders", partitions=2, configs=small)
     for number in range(16):

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from builders.controlled import open_log_dir
 from builders.leader_writers import T0, append, batch
 from builders.root_places import RootPlace
 from fakes.group_servers import subscription
@@ -133,7 +134,7 @@ class Server:
         time, rng = self._simulation.time, self._simulation.rng
         self._starts += 1
         self.loop = loop = time.new_loop()
-        log_dir = LogDir.open(self._address, clock=self._simulation.wall_ms)
+        log_dir = open_log_dir(self._address, clock=self._simulation.wall_ms)
         root = log_dir.root.native()
         place = HeartbeatObjects(root.objects) if isinstance(root, ObjectRoot) else HeartbeatFiles(root.path)
         executor = LateExecutor(loop, rng, seconds_max=_LATENCY_S)

@@ -27,6 +27,7 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pytest
+from builders.controlled import create_log_dir, open_log_dir
 from builders.metadata_roots import forget_images
 from builders.object_roots import left_objects, named_objects
 from builders.root_places import client_address, forget, memory_root, waiting_in
@@ -476,7 +477,7 @@ class Simulation:
         # Ids are drawn from the same numbers in each run.
         forget_images()
         self.forget_objects()
-        log_dir = LogDir.create(self.url, clock=self.clock.now_ms)
+        log_dir = create_log_dir(self.url, clock=self.clock.now_ms)
         log_dir.alter_broker_configs(add=ROOT_CONFIGS)
         log_dir.create_topic(ORDERS, 2, CONFIGS)
         log_dir.create_topic(PASSING, 1, CONFIGS)
@@ -553,8 +554,8 @@ class Simulation:
         """The root as a new process opens it: the actor's, or one without faults that nobody interrupts."""
         forget_images()
         if actor is None:
-            return LogDir.open(client_address(self.url, FaultyStore(self.bucket)), clock=self.clock.now_ms)
-        return LogDir.open(self.address_of(actor), clock=lambda: self.clock.now_ms() + actor.skew_ms)
+            return open_log_dir(client_address(self.url, FaultyStore(self.bucket)), clock=self.clock.now_ms)
+        return open_log_dir(self.address_of(actor), clock=lambda: self.clock.now_ms() + actor.skew_ms)
 
     def address_of(self, actor: Actor) -> Any:
         """The root's address for a new process of the actor's."""

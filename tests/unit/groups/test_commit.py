@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from builders.cleaned_groups import ANOTHER, delete_and_clean
+from builders.controlled import create_log_dir
 from builders.root_places import RootPlace
 from fakes.clock import Clock
 
@@ -49,7 +50,7 @@ DAY_MS = 86_400_000
 @pytest.fixture
 def log_dir(root_place: RootPlace, clock: Clock) -> LogDir:
     """Topic orders with 60 and 30 records, one a second, the newest now; __consumer_offsets is to get 5 partitions."""
-    log_dir = LogDir.create(root_place, clock=clock)
+    log_dir = create_log_dir(root_place, clock=clock)
     log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "5"})
     log_dir.create_topic("orders", partitions=2)
     for partition, count in ((0, 60), (1, 30)):

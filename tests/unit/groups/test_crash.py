@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import pytest
+from builders.controlled import open_log_dir
 from builders.metadata_roots import forget_images
 from builders.root_places import RootPlace, client_address, forget, is_object_place, memory_root, store_of
 from fakes.faulty_store import Fault, FaultyStore, MemoryBucket
@@ -51,7 +52,7 @@ def _killed_at_changes(root: Path, scratch: Path, act: Callable[[Group], None]) 
         copy = scratch / f"copy-{point}"
         shutil.copytree(root, copy)
         fs = StoppingFileSystem()
-        group = LogDir.open(copy, fs=fs).group("g")
+        group = open_log_dir(copy, fs=fs).group("g")
         fs.stops_at = point
         returned = _returns(act, group)
         yield returned, copy

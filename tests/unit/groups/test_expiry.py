@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
+from builders.controlled import create_log_dir
 from builders.root_places import RootPlace
 from fakes.clock import Clock
 
@@ -33,7 +34,7 @@ P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 @pytest.fixture
 def log_dir(root_place: RootPlace, clock: Clock) -> LogDir:
     """Groups "idle", which committed a week and a ms ago, and "live", which has committed P1 again since."""
-    log_dir = LogDir.create(root_place, clock=clock)
+    log_dir = create_log_dir(root_place, clock=clock)
     log_dir.alter_broker_configs(add={"offsets.topic.num.partitions": "3"})
     log_dir.create_topic("orders", partitions=2)
     log_dir.group("idle").commit({P0: 0, P1: 0})

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders.controlled import create_log_dir, open_log_dir
 from builders.staged_writes import (
     COPIED,
     ORDERS,
@@ -104,7 +105,7 @@ class CountingSyncs(FileSystem):
 
 def test_flush_os_commits_without_sync(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
     fs = CountingSyncs()
-    counted = LogDir.open(log_dir.path, fs=fs)
+    counted = open_log_dir(log_dir.path, fs=fs)
     syncs: list[int] = []
     monkeypatch.setattr(os, "sync", lambda: syncs.append(1))
     for version in range(3):
@@ -152,7 +153,7 @@ def age(path: Path, at_ms: int) -> None:
 
 def test_abandoned_files_are_removed_and_those_of_live_write_stay(tmp_path: Path) -> None:
     fs = ClockedFileSystem(T0)
-    log_dir = LogDir.create(tmp_path / "log", fs=fs)
+    log_dir = create_log_dir(tmp_path / "log", fs=fs)
     log_dir.create_topic("orders", partitions=2)
     log_dir.create_topic("other", partitions=1)
     log_dir.alter_broker_configs(add={"staging.retention.ms": "1000"})
@@ -185,7 +186,7 @@ def test_abandoned_files_are_removed_and_those_of_live_write_stay(tmp_path: Path
 def test_files_of_live_write_stay_when_clock_of_another_writer_is_ahead(tmp_path: Path, ahead_days: int) -> None:
     """The file system's clock alone decides their age, also for a task that has just begun."""
     ahead_ms = ahead_days * 86_400_000
-    log_dir = LogDir.create(tmp_path / "log", clock=lambda: time_ms() + ahead_ms)
+    log_dir = create_log_dir(tmp_path / "log", clock=lambda: time_ms() + ahead_ms)
     log_dir.create_topic("orders", partitions=1)
     live = stage(log_dir.path, "live")
     log_dir.commit_staged([stage(log_dir.path, "a")])

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from builders.controlled import open_log_dir
 from builders.staged_writes import (
     COPIED,
     ORDERS,
@@ -144,7 +145,7 @@ def test_commit_that_fails_at_any_call_is_written_once_on_retry(
         calls = itertools.count()
         staged = stage(root, "w", batches)
         other = LogDir.open(root)
-        failing = LogDir.open(root, fs=Failing(lambda *_, at=point, calls=calls: next(calls) == at, is_short=True))
+        failing = open_log_dir(root, fs=Failing(lambda *_, at=point, calls=calls: next(calls) == at, is_short=True))
         try:
             failing.commit_staged([staged])
         except OSError:

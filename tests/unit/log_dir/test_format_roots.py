@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from builders.controlled import open_log_dir
 from builders.format_roots import ROOTS, T0, TIERED_ROOT, contents, remote_in, rows
 from builders.metadata_roots import forget_images
 from builders.tiered_logs import fill
@@ -44,7 +45,7 @@ def copied(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[s
 def opened(root: Path) -> LogDir:
     """As by a new process."""
     forget_images()
-    return LogDir.open(root, clock=lambda: NOW_MS)
+    return open_log_dir(root, clock=lambda: NOW_MS)
 
 
 def test_every_supported_version_has_its_root() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders.controlled import create_log_dir
 from builders.root_places import RootPlace
 from repository import FIXTURES
 
@@ -279,7 +280,7 @@ def test_recreated_topic_has_no_checkpoint_lines_of_deleted_topic(log_dir: LogDi
 
 def test_files_of_deleted_topic_are_removed_after_delay(tmp_path: Path) -> None:
     now = [1_000_000]
-    log_dir = LogDir.create(tmp_path / "log", clock=lambda: now[0])
+    log_dir = create_log_dir(tmp_path / "log", clock=lambda: now[0])
     for name in ("a", "b"):
         log_dir.create_topic(name, partitions=1, configs={"file.delete.delay.ms": "60000"})
     log_dir.delete_topic("a")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders.controlled import open_log_dir
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, LogDirError
@@ -125,10 +126,10 @@ def test_changed_mode_of_marker_file_is_no_replacement(log_dir: LogDir) -> None:
 
 
 def test_open_with_identity_rejects_another_log_directory(log_dir: LogDir, tmp_path: Path) -> None:
-    assert LogDir.open(log_dir.path, identity=log_dir.identity).topics() == log_dir.topics()
+    assert open_log_dir(log_dir.path, identity=log_dir.identity).topics() == log_dir.topics()
     other = make(tmp_path / "other")
     with pytest.raises(LogDirError, match=f"{log_dir.identity}, found the log directory with {other.identity}"):
-        LogDir.open(other.path, identity=log_dir.identity)
+        open_log_dir(other.path, identity=log_dir.identity)
 
 
 def test_lost_lock_file_is_recreated(log_dir: LogDir) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from builders.controlled import create_log_dir, open_log_dir
 from builders.metadata_roots import forget_images
 from builders.staged_writes import SMALL_SEGMENTS, stage, written_by
 from builders.verify_roots import check_again_at_once, findings_in
@@ -41,7 +42,7 @@ class Disk:
 
     def open(self) -> LogDir:
         forget_images()
-        return LogDir.open(self.root, fs=self.fs)
+        return open_log_dir(self.root, fs=self.fs)
 
     def fill(self) -> None:
         if isinstance(self.fs, CountingDisk):
@@ -56,7 +57,7 @@ class Disk:
 
 def prepare(disk: Disk) -> LogDir:
     """Topics whose records are old, of which one is kept for ever; retention has never run."""
-    log_dir = LogDir.create(disk.root, fs=disk.fs)
+    log_dir = create_log_dir(disk.root, fs=disk.fs)
     for where in (OLD, KEPT, GONE):
         log_dir.create_topic(where.topic, 1, SMALL_SEGMENTS)
         log_dir.commit_staged([stage(disk.root, "first", 40, topic_partition=where)])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders.controlled import create_log_dir
 from builders.indexes import rebuild_indexes
 
 from pyspark_kafkalog import LogDir
@@ -26,7 +27,7 @@ ORDERS = TopicPartition("orders", 0)
 @pytest.fixture
 def log_dir(tmp_path: Path) -> LogDir:
     """Twenty segments of a write each, and limits under which about seven of them make one."""
-    log_dir = LogDir.create(tmp_path / "log", clock=lambda: T0)
+    log_dir = create_log_dir(tmp_path / "log", clock=lambda: T0)
     log_dir.create_topic("orders", partitions=1, configs={"internal.segment.bytes": "1000"})
     for number in range(20):
         stamps = pa.array([(T0 - 1000 + number * 7 % 13) * 1000] * 20, pa.timestamp("us", "UTC"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders.controlled import create_log_dir
 from repository import FIXTURES
 
 from pyspark_kafkalog import LogDir
@@ -20,7 +21,7 @@ T0 = 1_700_000_000_000
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> LogDir:
-    log_dir = LogDir.create(tmp_path / "log", clock=lambda: T0)
+    log_dir = create_log_dir(tmp_path / "log", clock=lambda: T0)
     log_dir.create_topic(
         "orders", partitions=1, configs={"internal.segment.bytes": "3000", "index.interval.bytes": "100"}
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from builders.controlled import create_log_dir
 from fakes.clock import Clock
 from simulations.compacted_model import InlineTasks
 
@@ -59,7 +60,7 @@ class OneTask(InlineTasks):
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> FileRoot:
-    log_dir = LogDir.create(tmp_path_factory.mktemp("many") / "root", clock=Clock(NOW_MS))
+    log_dir = create_log_dir(tmp_path_factory.mktemp("many") / "root", clock=Clock(NOW_MS))
     log_dir.create_topic("users", partitions=PARTITIONS, configs=COMPACTED)
     return on_file_system(log_dir.root)
 
@@ -150,7 +151,7 @@ def test_retention_writes_log_starts_once_a_task(tmp_path: Path, monkeypatch: py
 
 @pytest.fixture
 def dirty(tmp_path: Path) -> LogDir:
-    log_dir = LogDir.create(tmp_path / "root", clock=lambda: NOW_MS)
+    log_dir = create_log_dir(tmp_path / "root", clock=lambda: NOW_MS)
     log_dir.create_topic("users", partitions=4, configs=COMPACTED)
     for number in range(6):
         for partition in range(4):

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from builders.controlled import open_log_dir
 from builders.root_places import forget, open_as
 from builders.tiered_roots import TOPIC, append_rounds, file_root, log_bytes, no_lock, remote_bytes, tiered_root
 from fakes.faulty_store import Call, Fault, FaultyStore, MemoryBucket
@@ -57,7 +58,7 @@ class TieredPlace:
         self, root: Path, store: FaultyStore | None = None, *, fs: FileSystem | None = None
     ) -> list[PartitionReport]:
         open_as(self.url, store if store is not None else FaultyStore(self.bucket))
-        return tier_segments((LogDir.open(root) if fs is None else LogDir.open(root, fs=fs)).root)
+        return tier_segments((LogDir.open(root) if fs is None else open_log_dir(root, fs=fs)).root)
 
     def check(self, root: Path, *, is_complete: bool) -> None:
         """All that is named is there with its bytes, and all that is there is named or of an abandoned copy."""

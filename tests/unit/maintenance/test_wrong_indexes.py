@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from builders.controlled import create_log_dir
 from builders.leader_writers import Served, append, batch, mark, marker
 from builders.object_roots import imported
 from builders.root_places import store_of
@@ -57,7 +58,7 @@ def _with_others(found: list[AbortedTxn]) -> list[AbortedTxn]:
 @pytest.fixture
 def log_dir(tmp_path: Path) -> LogDir:
     """Segments with transactions of three producers, some of which markers in runs behind them end."""
-    files = LogDir.create(tmp_path / "files", clock=lambda: T0)
+    files = create_log_dir(tmp_path / "files", clock=lambda: T0)
     configs = {**SMALL_SEGMENTS, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
     files.create_topic("orders", partitions=1, configs=configs)
     fill(files, random.Random(5), 90, ends_all=False, rolls=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from builders.controlled import open_log_dir
 from builders.followers import SMALL, TOPIC, LeaderRoot
 from builders.following_roots import batches_of, check_equal, copy_once, following, has_all, selects_all
 from builders.metadata_roots import forget_images
@@ -133,7 +134,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def opened(copy: Path, disk: FullDisk) -> NativeRoot:
     forget_images()
-    return LogDir.open(copy, fs=disk).root.native()
+    return open_log_dir(copy, fs=disk).root.native()
 
 
 def follow(places: Places, copy: Path, disk: FullDisk, flush: FlushMode, events: list[Event]) -> None:

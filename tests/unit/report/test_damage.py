@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from builders.controlled import create_log_dir
 from builders.metadata_roots import forget_images
 from builders.report_roots import HOUR_MS, NOW_MS, records
 from builders.root_places import RootPlace, forget, memory_root, store_of
@@ -38,7 +39,7 @@ def sound(root_place: RootPlace) -> LogDir:
 
 def sound_root(place: RootPlace) -> LogDir:
     """A root that no finding fits: one partition of several segments, all young."""
-    log_dir = LogDir.create(place, clock=Clock(NOW_MS))
+    log_dir = create_log_dir(place, clock=Clock(NOW_MS))
     log_dir.create_topic("orders", partitions=1, configs={"internal.segment.bytes": "200000"})
     for _ in range(4):
         log_dir.append("orders", records(100, start_ms=NOW_MS - 10, end_ms=NOW_MS, value_bytes=1500), flush="os")

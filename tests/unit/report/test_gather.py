@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from builders.controlled import create_log_dir
 from builders.report_roots import HOUR_MS, NOW_MS, lively_root, records
 from builders.tiered_roots import TOPIC, append_rounds, tiered_root
 from fakes.clock import Clock
@@ -197,7 +198,7 @@ def test_uncleanable_partition_is_found(tmp_path: Path) -> None:
 
 
 def test_timestamps_in_the_future_are_found(tmp_path: Path) -> None:
-    log_dir = LogDir.create(tmp_path, clock=Clock(NOW_MS))
+    log_dir = create_log_dir(tmp_path, clock=Clock(NOW_MS))
     log_dir.append("late", records(3, start_ms=NOW_MS, end_ms=NOW_MS + 1000))
 
     assert "Timestamps in the future" in titles(look(log_dir, now_ms=NOW_MS - 5 * HOUR_MS), "late")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders.controlled import create_log_dir
 from builders.root_places import RootPlace
 from builders.staged_writes import Syncs
 
@@ -113,7 +114,7 @@ def test_waits_for_the_disk_do_not_grow_with_the_partitions(tmp_path: Path) -> N
     waits = {}
     for partitions in (1, 150):
         disk = Syncs()
-        log_dir = LogDir.create(tmp_path / str(partitions), fs=disk)
+        log_dir = create_log_dir(tmp_path / str(partitions), fs=disk)
         disk.names.clear()
         log_dir.create_topic("orders", partitions)
         waits[partitions] = len(disk.names)
@@ -122,7 +123,7 @@ def test_waits_for_the_disk_do_not_grow_with_the_partitions(tmp_path: Path) -> N
 
 def test_first_write_makes_the_directory_of_its_partition_durable(tmp_path: Path) -> None:
     disk = Syncs()
-    log_dir = LogDir.create(tmp_path / "root", fs=disk)
+    log_dir = create_log_dir(tmp_path / "root", fs=disk)
     log_dir.create_topic("orders", 3)
     disk.names.clear()
     log_dir.append("orders", pa.table({"value": [b"x"]}), partition=1)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from builders.controlled import create_log_dir
 from builders.leader_writers import Served, mark, marker
 from builders.object_roots import imported
 from builders.tiered_logs import OF, SMALL_SEGMENTS, T0, bases, copy_closed, delete_local, fill, rows, tiering_root
@@ -76,7 +77,7 @@ def _tiered(folder: Path) -> LogDir:
 
 def _stored(folder: Path) -> LogDir:
     """An object root with the same segments, and markers of transactions in runs after them."""
-    files = LogDir.create(folder / "files", clock=lambda: T0)
+    files = create_log_dir(folder / "files", clock=lambda: T0)
     files.create_topic(OF.topic, partitions=1, configs=SMALL_SEGMENTS)
     fill(files, random.Random(7), 60, ends_all=False, rolls=True)
     made = imported(files, OF.topic, clock=lambda: T0)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders.controlled import create_log_dir
 from builders.root_places import RootPlace
 from kafkalog_command import Command
 from repository import FIXTURES
@@ -33,7 +34,7 @@ class Clock:
 def tool(root_place: RootPlace, capsys: pytest.CaptureFixture[str]) -> Command:
     """A root with seven commits: made, two topics, a write to each, a setting, one topic gone."""
     root = root_place
-    log_dir = LogDir.create(root, clock=Clock())
+    log_dir = create_log_dir(root, clock=Clock())
     log_dir.create_topic("orders", partitions=2)
     log_dir.create_topic("gone", partitions=1)
     log_dir.append("orders", pa.table({"value": ["a", "b", "c"]}), partition=1)

@@ -15,6 +15,7 @@ from builders.adopted_roots import (
     clock,
     transactions_with_coordinator,
 )
+from builders.controlled import adopt_log_dir, open_log_dir
 from kafkalog_command import Command
 from repository import FIXTURES
 
@@ -38,7 +39,7 @@ def foreign(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 
 @pytest.fixture
 def adopted(foreign: Command, capsys: pytest.CaptureFixture[str]) -> Command:
-    LogDir.adopt(foreign.root, clock=clock)
+    adopt_log_dir(foreign.root, clock=clock)
     return Command("transactions", foreign.root, capsys)
 
 
@@ -140,7 +141,7 @@ def test_find_hanging_without_arguments_lists_whole_root(foreign: Command, capsy
 
     assert listed() == expected
     assert tool.json("find-hanging", "--topic", TOPIC) == []  # as with Kafka: a coordinator may end them
-    LogDir.adopt(foreign.root, clock=clock)
+    adopt_log_dir(foreign.root, clock=clock)
     assert listed() == expected
     header = tool("find-hanging").splitlines()[0].split()
     assert header[-3:] == ["Duration(min)", "TransactionalId", "TransactionState"]
@@ -176,7 +177,7 @@ def test_abort_by_offset_ends_all_partitions_of_transaction(adopted: Command) ->
 
 
 def test_prepared_commit_is_rejected_by_abort_and_committed_by_complete(foreign: Command) -> None:
-    LogDir.adopt(foreign.root, clock=clock)
+    adopt_log_dir(foreign.root, clock=clock)
     tool = foreign.other("transactions")
     note(foreign.root, "tx-0", TransactionStatus.PREPARE_COMMIT, **in_both(0, 13))
     log_dir = LogDir.open(foreign.root)
@@ -224,7 +225,7 @@ def test_prepared_commit_with_exhausted_epoch_continues_with_next_producer_id(ad
 
 
 def test_transaction_without_open_records_is_named_and_ended(foreign: Command) -> None:
-    LogDir.adopt(foreign.root, clock=clock)
+    adopt_log_dir(foreign.root, clock=clock)
     note(foreign.root, "idle --one", TransactionStatus.ONGOING, **in_both(900, 0))
     output = foreign()
     assert "  transactional id idle --one: Ongoing, with no open records here\n" in output
@@ -242,7 +243,7 @@ def test_failed_abort_leaves_whole_transaction_open(adopted: Command, monkeypatc
         with pytest.raises(CommitConflictError):
             abort_transactional_id(LogDir.open(adopted.root).root.native(), "tx-0")
     assert states(adopted)["tx-0"] == "Ongoing"
-    log_dir = LogDir.open(adopted.root, clock=lambda: NOW_MS)
+    log_dir = open_log_dir(adopted.root, clock=lambda: NOW_MS)
     log_dir.append(TOPIC, pa.table({"value": ["after"]}), partition=0)
     assert log_dir.last_stable_offset(TOPIC, 0) == 162
     assert len(adopted.json("abort", "--transactional-id", "tx-0")) == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from builders.adopted_roots import clock
+from builders.controlled import adopt_log_dir
 from kafkalog_command import Command
 from repository import FIXTURES
 
@@ -28,7 +29,7 @@ def adopted(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     """A broker's directory with a transaction open in each partition, adopted; its producers have not expired yet."""
     monkeypatch.setattr(transactions, "time_ms", clock)
     shutil.copytree(FIXTURES / TOPIC, tmp_path / "root", ignore=shutil.ignore_patterns("expected"))
-    LogDir.adopt(tmp_path / "root", clock=clock)
+    adopt_log_dir(tmp_path / "root", clock=clock)
     return Command("transactions", tmp_path / "root", capsys)
 
 

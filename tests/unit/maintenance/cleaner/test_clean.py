@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from builders.controlled import adopt_log_dir, create_log_dir, open_log_dir
 from builders.engine_fixtures import manifest
 from builders.root_places import RootPlace, is_object_place
 from fakes.stopping_filesystem import Killed, StoppingFileSystem
@@ -43,7 +44,7 @@ def append(log_dir: LogDir, keys: list[str], values: list[str | None], at_ms: in
 @pytest.fixture
 def log_dir(root_place: RootPlace) -> LogDir:
     """Some ten segments, of which four fit a new one; keys 0 to 9, in each write two of them."""
-    log_dir = LogDir.create(root_place, clock=lambda: NOW_MS)
+    log_dir = create_log_dir(root_place, clock=lambda: NOW_MS)
     log_dir.create_topic("orders", partitions=1, configs=CONFIGS)
     for number in range(40):
         keys = [str(number % 10), str(number * 7 % 10)] * 4
@@ -256,7 +257,7 @@ def test_topic_recreated_during_cleaning_is_not_changed(log_dir: LogDir, monkeyp
 
     def and_meanwhile(*arguments: Any) -> Any:
         found = find(*arguments)
-        other = LogDir.open(log_dir.path, clock=lambda: NOW_MS)
+        other = open_log_dir(log_dir.path, clock=lambda: NOW_MS)
         other.delete_topic("orders")
         other.create_topic("orders", partitions=1, configs=CONFIGS)
         append(other, ["a"], ["b"])
@@ -295,7 +296,7 @@ def test_topic_recreated_as_cleaning_finishes_gets_no_checkpoint(
     finish = CleanedFiles.finish
 
     def first_made_anew(*arguments: Any, **named: Any) -> Any:
-        make_anew(LogDir.open(log_dir.path, clock=lambda: NOW_MS))
+        make_anew(open_log_dir(log_dir.path, clock=lambda: NOW_MS))
         return finish(*arguments, **named)
 
     monkeypatch.setattr(CleanedFiles, "finish", first_made_anew)
@@ -308,7 +309,7 @@ def test_topic_recreated_as_cleaning_finishes_gets_no_checkpoint(
 def _roots() -> list[tuple[str, Callable[[Path], LogDir], str]]:
     def of_a_broker(root: Path) -> LogDir:
         shutil.copytree(FIXTURES / "compacted-3-dirty", root, ignore=shutil.ignore_patterns("expected"))
-        log_dir = LogDir.adopt(root, clock=lambda: NOW_MS)
+        log_dir = adopt_log_dir(root, clock=lambda: NOW_MS)
         configs = {**manifest("compacted-3-dirty")["topics"]["compacted-txn"]["configs"], **CONFIGS}
         log_dir.alter_topic("compacted-txn", add={**configs, "internal.segment.bytes": "15000"})
         return log_dir
@@ -333,14 +334,14 @@ def test_cleaning_killed_at_any_change_loses_nothing(
     before = read(tmp_path / "root")
     whole = tmp_path / "whole"
     shutil.copytree(tmp_path / "root", whole)
-    assert clean_partition(LogDir.open(whole, clock=lambda: NOW_MS).root, topic, 0).error is None
+    assert clean_partition(open_log_dir(whole, clock=lambda: NOW_MS).root, topic, 0).error is None
     after = read(whole)
     died_at, killed = 0, True
     while killed:
         root = tmp_path / f"{died_at}"
         shutil.copytree(tmp_path / "root", root)
         fs = StoppingFileSystem()
-        log_dir = LogDir.open(root, clock=lambda: NOW_MS, fs=fs)
+        log_dir = open_log_dir(root, clock=lambda: NOW_MS, fs=fs)
         fs.stops_at = died_at
         try:
             clean_partition(log_dir.root, topic, 0)
@@ -349,7 +350,7 @@ def test_cleaning_killed_at_any_change_loses_nothing(
             pass
         found = read(root)
         assert set(after) <= set(found) <= set(before)
-        assert clean_partition(LogDir.open(root, clock=lambda: NOW_MS).root, topic, 0).error is None
+        assert clean_partition(open_log_dir(root, clock=lambda: NOW_MS).root, topic, 0).error is None
         assert read(root) == after
         assert not has_unfinished(root / f"{topic}-0")
         shutil.rmtree(root)
@@ -364,7 +365,7 @@ def test_cleaning_on_full_disk_fails_and_keeps_latest_records(log_dir: LogDir) -
             raise LogDirError(28, "No space left on device")
 
     before = records(log_dir)
-    full = LogDir.open(log_dir.path, clock=lambda: NOW_MS, fs=Full())
+    full = open_log_dir(log_dir.path, clock=lambda: NOW_MS, fs=Full())
     report = clean_partition(full.root, "orders", 0)
     assert report.error is not None
     assert "No space left" in report.error

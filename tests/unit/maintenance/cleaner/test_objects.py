@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders.controlled import adopt_log_dir, create_log_dir, open_log_dir
 from builders.engine_fixtures import manifest
 from builders.object_roots import imported
 from builders.root_places import client_address, forget, memory_root, store_of
@@ -75,7 +76,7 @@ def some_writes(log_dir: LogDir, count: int, mark: str = "") -> None:
 @pytest.fixture
 def log_dir(tmp_path: Path) -> LogDir:
     """A log of some ten merged segments, of which four fit a new one, and of runs after them."""
-    log_dir = LogDir.create(memory_root(), clock=lambda: NOW_MS)
+    log_dir = create_log_dir(memory_root(), clock=lambda: NOW_MS)
     log_dir.create_topic("orders", partitions=1, configs=CONFIGS)
     some_writes(log_dir, 20)
     merge_segments(log_dir.root)
@@ -86,7 +87,7 @@ def log_dir(tmp_path: Path) -> LogDir:
 
 def anew(log_dir: LogDir) -> LogDir:
     """The same root in a process of its own."""
-    return LogDir.open(str(log_dir.path), clock=lambda: NOW_MS)
+    return open_log_dir(str(log_dir.path), clock=lambda: NOW_MS)
 
 
 def records(log_dir: LogDir, topic: str = "orders", *, isolation: str = "read_uncommitted") -> list[Row]:
@@ -123,7 +124,7 @@ def check_sound(log_dir: LogDir) -> None:
 @pytest.mark.parametrize("fixture", ["compacted-1-dirty", "compacted-3-dirty"])
 def test_cleaned_segments_equal_those_of_file_root(tmp_path: Path, fixture: str, topic: str) -> None:
     shutil.copytree(FIXTURES / fixture, tmp_path / "root", ignore=shutil.ignore_patterns("expected"))
-    files = LogDir.adopt(tmp_path / "root", clock=lambda: NOW_MS)
+    files = adopt_log_dir(tmp_path / "root", clock=lambda: NOW_MS)
     files.alter_topic(topic, add=manifest(fixture)["topics"][topic]["configs"])
     log_dir = imported(files, topic, clock=lambda: NOW_MS)
     of_files = fine(clean_partition(files.root, topic, 0, now_ms=NOW_MS))
@@ -409,7 +410,7 @@ def test_cleaning_stopped_at_any_request_loses_nothing(fault: Fault) -> None:
     call, is_done = 0, False
     while not is_done:
         url = memory_root()
-        log_dir = LogDir.create(url, clock=lambda: NOW_MS)
+        log_dir = create_log_dir(url, clock=lambda: NOW_MS)
         log_dir.create_topic("orders", partitions=1, configs={**CONFIGS, "internal.segment.bytes": "700"})
         some_writes(log_dir, 6)
         before = records(log_dir)
@@ -456,7 +457,7 @@ def shape(log_dir: LogDir, topic: str) -> list[tuple[int, int, int, bool]]:
 @pytest.mark.parametrize("fixture", ["compacted-1-dirty", "compacted-3-dirty"])
 def test_spread_cleaning_equals_that_of_one_process(tmp_path: Path, fixture: str, topic: str) -> None:
     shutil.copytree(FIXTURES / fixture, tmp_path / "root", ignore=shutil.ignore_patterns("expected"))
-    files = LogDir.adopt(tmp_path / "root", clock=lambda: NOW_MS)
+    files = adopt_log_dir(tmp_path / "root", clock=lambda: NOW_MS)
     files.alter_topic(topic, add=manifest(fixture)["topics"][topic]["configs"])
     one, several = imported(files, topic, clock=lambda: NOW_MS), imported(files, topic, clock=lambda: NOW_MS)
     in_one = fine(clean_partition(one.root, topic, 0, now_ms=NOW_MS))
@@ -526,7 +527,7 @@ def test_runs_leave_totals_and_marks_for_the_metrics(log_dir: LogDir) -> None:
 def test_committed_offsets_of_groups_are_compacted_and_stay() -> None:
     """The consumer offsets are a compacted topic of this root as any other."""
     url = memory_root()
-    log_dir = LogDir.create(url, clock=lambda: NOW_MS)
+    log_dir = create_log_dir(url, clock=lambda: NOW_MS)
     log_dir.create_topic("orders", partitions=1)
     append(log_dir, ["a"] * 60, ["b"] * 60)
     group = log_dir.group("billing")
@@ -537,6 +538,6 @@ def test_committed_offsets_of_groups_are_compacted_and_stay() -> None:
     log_dir.alter_topic(name, add={"internal.segment.bytes": "1000", "min.cleanable.dirty.ratio": "0"})
     report = fine(clean_partition(log_dir.root, name, number))
     assert report.records_dropped > 40
-    fresh = LogDir.open(url, clock=lambda: NOW_MS)
+    fresh = open_log_dir(url, clock=lambda: NOW_MS)
     assert fresh.group("billing").fetch()[ORDERS].offset == 59
     forget(url)

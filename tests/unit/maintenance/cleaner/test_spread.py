@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders.controlled import create_log_dir
 from builders.engine_fixtures import (
     files_of,
     manifest,
@@ -49,7 +50,7 @@ def files_but_lock(directory: Path) -> dict[str, bytes]:
 
 def make_root(root: Path) -> LogDir:
     """Some twenty segments in several groups."""
-    log_dir = LogDir.create(root, clock=lambda: NOW_MS)
+    log_dir = create_log_dir(root, clock=lambda: NOW_MS)
     configs = {"cleanup.policy": "compact", "internal.segment.bytes": "600", "index.interval.bytes": "100"}
     log_dir.create_topic("orders", partitions=1, configs=configs)
     for number in range(20):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders.controlled import adopt_log_dir, open_log_dir
 from builders.metadata_roots import forget_images
 from builders.verify_roots import check_again_at_once, findings_in
 from fakes.stopping_filesystem import Killed, StoppingFileSystem, WatchedFileSystem
@@ -55,7 +56,7 @@ def original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LogDir:
     check_again_at_once(monkeypatch)
     root = tmp_path / "root"
     shutil.copytree(FIXTURES / "transactions", root, ignore=shutil.ignore_patterns("expected"))
-    log_dir = LogDir.adopt(root, create_missing=True, clock=clock)
+    log_dir = adopt_log_dir(root, create_missing=True, clock=clock)
     log_dir.alter_broker_configs(add={"log.retention.ms": "86400000", "offsets.topic.num.partitions": "2"})
     log_dir.create_topic("orders", partitions=2, configs=SMALL)
     log_dir.create_topic("users", partitions=1, configs={**SMALL, "cleanup.policy": "compact"})
@@ -91,7 +92,7 @@ def rows(log_dir: LogDir) -> dict[tuple[str, str], list[dict[str, object]]]:
 def restored(original: LogDir, target: Path, **options: bool) -> LogDir:
     export_to(original.root.native(), target, **options)
     forget_images()
-    return LogDir.open(target, clock=clock)
+    return open_log_dir(target, clock=clock)
 
 
 @pytest.mark.parametrize("link", [True, False])
@@ -158,7 +159,7 @@ def test_restored_compacted_topic_is_kept_by_retention_and_cleaned(original: Log
 def test_copy_is_of_one_commit_beside_writers_and_maintenance(original: LogDir, tmp_path: Path) -> None:
     """Writes and maintenance replace and remove files between the copied commit and the copying."""
     expected, image = rows(original), original.root.native().store.image
-    other = LogDir.open(original.path, clock=clock)
+    other = open_log_dir(original.path, clock=clock)
     is_done: list[bool] = []
 
     def meddle() -> None:
@@ -176,11 +177,11 @@ def test_copy_is_of_one_commit_beside_writers_and_maintenance(original: LogDir, 
         apply_retention(other.root)
         other.delete_topic("transactions")
 
-    watching = LogDir.open(original.path, clock=clock, fs=WatchedFileSystem(meddle))
+    watching = open_log_dir(original.path, clock=clock, fs=WatchedFileSystem(meddle))
     export_to(watching.root.native(), tmp_path / "copy")
     assert is_done
     forget_images()
-    copy = LogDir.open(tmp_path / "copy", clock=clock)
+    copy = open_log_dir(tmp_path / "copy", clock=clock)
     assert rows(copy) == expected
     assert copy.root.native().store.image.topics == image.topics
     assert findings_in(copy.path) == []
@@ -191,10 +192,10 @@ def test_copy_is_of_one_commit_beside_writers_and_maintenance(original: LogDir, 
 def test_killed_copy_is_rejected_and_completed_by_next_export(original: LogDir, tmp_path: Path) -> None:
     target, expected = tmp_path / "copy", rows(original)
     counting = StoppingFileSystem(10**9)
-    export_to(LogDir.open(original.path, clock=clock, fs=counting).root.native(), tmp_path / "whole")
+    export_to(open_log_dir(original.path, clock=clock, fs=counting).root.native(), tmp_path / "whole")
     unfinished = 0
     for stops_at in range(4, counting.changes - 2, 29):
-        killed = LogDir.open(original.path, clock=clock, fs=StoppingFileSystem(stops_at))
+        killed = open_log_dir(original.path, clock=clock, fs=StoppingFileSystem(stops_at))
         with pytest.raises(Killed):
             export_to(killed.root.native(), target)
         forget_images()
@@ -255,7 +256,7 @@ def test_killed_swap_is_finished_before_copy(original: LogDir, tmp_path: Path) -
 
     original.alter_topic("orders", add={"internal.segment.bytes": "100000"})
     with pytest.raises(Killed):
-        merge_segments(LogDir.open(original.path, clock=clock, fs=KilledSwap()).root)
+        merge_segments(open_log_dir(original.path, clock=clock, fs=KilledSwap()).root)
     assert list((original.path / "orders-1").glob("*" + SWAP_SUFFIX))
     expected = rows(original)
     with partition_lock(original.path / "orders-1"), pytest.raises(LogDirError, match="maintenance is running"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from builders.controlled import open_log_dir
 from builders.metadata_roots import forget_images
 from builders.tiered_exports import drop_local_segments, set_leader_epoch, tier_closed_segments
 from builders.tiered_roots import TOPIC, append_rounds, file_root, tiered_root
@@ -127,11 +128,11 @@ def test_killed_export_leaves_what_no_broker_starts_on_and_is_completed(original
     tiered(original)
     counting = StoppingFileSystem(10**9)
     export_new_broker(
-        file_root(LogDir.open(original.path, fs=counting)), tmp_path / "whole", metadata_partitions=2, tiered=True
+        file_root(open_log_dir(original.path, fs=counting)), tmp_path / "whole", metadata_partitions=2, tiered=True
     )
     target, unfinished = tmp_path / "broker", 0
     for stops_at in range(8, counting.changes - 16, 17):
-        killed = file_root(LogDir.open(original.path, fs=StoppingFileSystem(stops_at)))
+        killed = file_root(open_log_dir(original.path, fs=StoppingFileSystem(stops_at)))
         with pytest.raises(Killed):
             export_new_broker(killed, target, metadata_partitions=2, tiered=True)
         forget_images()

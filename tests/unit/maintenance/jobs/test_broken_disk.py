@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.controlled import open_log_dir
 from builders.staged_writes import SMALL_SEGMENTS, stage
 from fakes.stopping_filesystem import WatchedFileSystem, broken_disk
 from patience import wait_until
@@ -118,7 +119,7 @@ def test_broken_partition_fails_alone(tmp_path: Path, name: str, breaks: str, mo
     reports = Reports()
 
     def opened(job_run: JobRun) -> Root:
-        return LogDir.open(root, **({} if breaks == "reads" else {"fs": BrokenBelow()})).root
+        return open_log_dir(root, **({} if breaks == "reads" else {"fs": BrokenBelow()})).root
 
     job_run = JobRun(path=root, now_ms=time_ms() + (YEAR_MS if name == "retention" else 0))
     with monkeypatch.context() as patch:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from builders.controlled import create_log_dir, open_log_dir
 from builders.leader_writers import T0, append, batch, mark, marker
 from builders.root_places import memory_root
 
@@ -28,7 +29,7 @@ SMALL = {"internal.segment.bytes": "600", "index.interval.bytes": "200"}
 
 
 def opened(configs: dict[str, str]) -> LogDir:
-    log_dir = LogDir.create(memory_root(), clock=lambda: NOW_MS)
+    log_dir = create_log_dir(memory_root(), clock=lambda: NOW_MS)
     log_dir.create_topic("a", partitions=1, configs=configs)
     return log_dir
 
@@ -103,7 +104,7 @@ def test_merges_keep_producers_that_wrote_long_before(log_dir: LogDir) -> None:
 def test_export_to_a_directory_keeps_transactions_and_sequences(log_dir: LogDir, tmp_path: Path) -> None:
     some_of_everything(log_dir)
     export_to(object_root(log_dir), tmp_path / "copy")
-    copy = LogDir.open(tmp_path / "copy", clock=lambda: NOW_MS)
+    copy = open_log_dir(tmp_path / "copy", clock=lambda: NOW_MS)
     assert values(copy) == values(log_dir) == EXPECTED
     assert values(copy, "read_uncommitted") == values(log_dir, "read_uncommitted")
     assert verify(copy.root).is_sound
@@ -123,7 +124,7 @@ def test_export_of_a_log_whose_first_runs_were_deleted_keeps_their_producers(log
     commit(log_dir, append(batch([b"later"])))
     delete_records(log_dir.root, {TopicPartition("a", 0): 2})
     export_to(object_root(log_dir), tmp_path / "copy")
-    copy = LogDir.open(tmp_path / "copy", clock=lambda: NOW_MS)
+    copy = open_log_dir(tmp_path / "copy", clock=lambda: NOW_MS)
     writer = copy.root.native().committer(flush="os")
     gap, following = writer.commit([CommitUnit.of(idempotent("x", 2)), CommitUnit.of(idempotent("b", 1))])
     assert isinstance(gap, OutOfOrderSequenceError)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders.controlled import create_log_dir
 from fakes.clock import Clock
 from repository import FIXTURES
 
@@ -37,7 +38,7 @@ ORDERS = TopicPartition("orders", 0)
 
 @pytest.fixture
 def log_dir(tmp_path: Path, clock: Clock) -> LogDir:
-    return LogDir.create(tmp_path / "log", clock=clock)
+    return create_log_dir(tmp_path / "log", clock=clock)
 
 
 def fill(log_dir: LogDir, writes: int = 10, *, step_ms: int = 0, topic: str = "orders") -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders.controlled import create_log_dir
 from builders.root_places import RootPlace
 from repository import FIXTURES
 
@@ -31,7 +32,7 @@ SMALL = {"internal.segment.bytes": "2000", "index.interval.bytes": "100"}
 
 @pytest.fixture
 def log_dir(root_place: RootPlace) -> LogDir:
-    log_dir = LogDir.create(root_place, clock=lambda: T0)
+    log_dir = create_log_dir(root_place, clock=lambda: T0)
     log_dir.create_topic("orders", partitions=1, configs=SMALL)
     for number in range(10):
         stamps = pa.array([(T0 - 1000 + number) * 1000] * 20, pa.timestamp("us", "UTC"))

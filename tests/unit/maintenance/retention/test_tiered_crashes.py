@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.controlled import open_log_dir
 from builders.metadata_roots import forget_images
 from builders.root_places import memory_root, open_as, store_of
 from builders.tiered_roots import DAY_MS, HOUR_MS, ORDERS, TOPIC, Tiered, tiered_root
@@ -17,7 +18,6 @@ from fakes.full_disks import CountingDisk
 from fakes.stopping_filesystem import Killed, StoppingFileSystem
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.retention import delete
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention, finish
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
@@ -48,7 +48,7 @@ class World:
         forget_images()
         client = FaultyStore(self.bucket, faults=faults)
         open_as(self.url, client)
-        return Tiered(LogDir.open(self.path, clock=self.bucket.clock.now_ms, fs=fs), self.bucket.clock, client)
+        return Tiered(open_log_dir(self.path, clock=self.bucket.clock.now_ms, fs=fs), self.bucket.clock, client)
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +219,7 @@ def test_change_between_plan_and_commit_is_kept(
 ) -> None:
     copy = world.copy(tmp_path / "log")
     tiered = copy.open()
-    other = LogDir.open(copy.path, clock=copy.bucket.clock.now_ms)
+    other = open_log_dir(copy.path, clock=copy.bucket.clock.now_ms)
     acting(monkeypatch, lambda: act(Tiered(other, tiered.clock, tiered.objects)))
     tiered.retain()
     state = tiered.image.state
@@ -253,7 +253,7 @@ def test_topic_created_anew_between_plan_and_commit_keeps_its_records(
     tiered = copy.open()
 
     def replace_topic() -> None:
-        other = LogDir.open(copy.path, clock=copy.bucket.clock.now_ms)
+        other = open_log_dir(copy.path, clock=copy.bucket.clock.now_ms)
         other.delete_topic(TOPIC)
         other.create_topic(TOPIC, 1, {"remote.storage.enable": "true"})
         Tiered(other, tiered.clock, tiered.objects).append(1)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders.controlled import create_log_dir
 from builders.verify_roots import (
     T0,
     findings_in,
@@ -130,7 +131,7 @@ def test_bytes_and_records_read_are_counted(tmp_path: Path) -> None:
 
 
 def test_timestamp_zero_in_time_index_is_valid(tmp_path: Path) -> None:
-    log_dir = LogDir.create(tmp_path / "log", clock=lambda: T0)
+    log_dir = create_log_dir(tmp_path / "log", clock=lambda: T0)
     log_dir.create_topic("old", partitions=1, configs={"internal.segment.bytes": "300", "index.interval.bytes": "1"})
     for first_ms in (0, 0, 5):
         timestamps = pa.array([first_ms] * 5, pa.timestamp("ms"))
@@ -148,7 +149,7 @@ def test_offsets_near_int64_maximum_are_within_their_segment(tmp_path: Path) -> 
 
 
 def test_batch_larger_than_read_buffer_is_sound(tmp_path: Path) -> None:
-    log_dir = LogDir.create(tmp_path / "log", clock=lambda: T0)
+    log_dir = create_log_dir(tmp_path / "log", clock=lambda: T0)
     log_dir.create_topic("large", partitions=1, configs={"max.message.bytes": str(32 << 20)})
     log_dir.append("large", pa.table({"value": [b"a", b"b" * (9 << 20), b"c"]}), partition=0)
     assert findings_in(log_dir.path) == []

@@ -16,6 +16,7 @@ from builders.adopted_roots import (
     topic_records,
     write_metadata_log,
 )
+from builders.controlled import adopt_log_dir, open_log_dir
 from fakes.stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 from repository import FIXTURES
 from tiers import rest_full
@@ -32,7 +33,7 @@ ROOTS = sorted(path.parent.parent.name for path in FIXTURES.glob("*/expected/man
 
 
 def identity(root: Path) -> dict[str, tuple[str | None, list[int]]]:
-    log_dir = LogDir.open(root, clock=clock)
+    log_dir = open_log_dir(root, clock=clock)
     described = [log_dir.topic(name) for name in log_dir.topics()]
     return {each.name: (each.topic_id, [one.leader_epoch for one in each.partitions]) for each in described}
 
@@ -43,7 +44,7 @@ def test_adopted_root_reads_equal_without_copying_logs(fixture: str, tmp_path: P
     before, before_identity = contents(root), identity(root)
     was_clean = (root / ".kafka_cleanshutdown").exists()
     logs = {path: path.stat().st_ino for path in root.glob("*/*.log")}
-    log_dir = LogDir.adopt(root, clock=clock)
+    log_dir = adopt_log_dir(root, clock=clock)
     assert not log_dir.is_broker_directory
     assert contents(root) == before
     after_identity = identity(root)
@@ -62,7 +63,7 @@ def test_adopted_root_reads_equal_without_copying_logs(fixture: str, tmp_path: P
 def test_adopted_partitions_accept_records_after_those_of_broker(fixture: str, tmp_path: Path) -> None:
     root = copy_of(fixture, tmp_path)
     before = contents(root)
-    log_dir = LogDir.adopt(root, clock=clock)
+    log_dir = adopt_log_dir(root, clock=clock)
     adopted_identity = identity(root)
     values = [b"x" * 100] * 100
     for topic in log_dir.topics():

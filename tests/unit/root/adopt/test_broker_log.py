@@ -17,6 +17,7 @@ from builders.adopted_roots import (
     topic_records,
     write_metadata_log,
 )
+from builders.controlled import adopt_log_dir
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.broker import STANDARD_AUTHORIZER
@@ -107,7 +108,7 @@ def test_server_properties_are_adopted_and_yield_to_dynamic_configs(broker_root:
     )
     server_properties = tmp_path / "server.properties"
     server_properties.write_text("log.retention.ms=7\nlog.segment.bytes=2000000\nlisteners=PLAINTEXT://:9092\n")
-    log_dir = LogDir.adopt(broker_root, server_properties=server_properties, clock=clock)
+    log_dir = adopt_log_dir(broker_root, server_properties=server_properties, clock=clock)
     assert dict(log_dir.broker_configs()) == {"log.retention.ms": "11", "log.segment.bytes": "2000000"}
     assert log_dir.log_config("codecs-none").retention_ms == 11
 
@@ -146,7 +147,7 @@ def test_adopted_root_checks_entries_if_the_metadata_log_tells_that_the_cluster_
             config_record(4, "", "super.users", "User:admin"),
         ],
     )
-    log_dir = LogDir.adopt(broker_root, clock=clock)
+    log_dir = adopt_log_dir(broker_root, clock=clock)
     assert dict(log_dir.broker_configs()) == {"authorizer.class.name": STANDARD_AUTHORIZER}
 
 
@@ -206,7 +207,7 @@ def test_uncommitted_metadata_transactions_are_ignored(broker_root: Path) -> Non
             RemoveTopicRecord(topic_id=topic_id),
         ],
     )
-    log_dir = LogDir.adopt(broker_root, clock=clock)
+    log_dir = adopt_log_dir(broker_root, clock=clock)
     assert dict(log_dir.topic("codecs-none").configs) == {"segment.ms": "6"}
 
 
@@ -218,5 +219,5 @@ def test_adoption_beside_kept_metadata_log_is_refused(broker_root: Path) -> None
 
 
 def test_consumer_offsets_topic_is_compacted_without_metadata_log(tmp_path: Path) -> None:
-    log_dir = LogDir.adopt(copy_of("consumer-offsets", tmp_path), clock=clock)
+    log_dir = adopt_log_dir(copy_of("consumer-offsets", tmp_path), clock=clock)
     assert log_dir.log_config("__consumer_offsets").cleanup_policy == ("compact",)

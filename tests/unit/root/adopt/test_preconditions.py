@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from builders.adopted_roots import clock, copy_of, topic_records, write_metadata_log
+from builders.controlled import open_log_dir
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
@@ -228,13 +229,13 @@ def test_transaction_indexes_lost_before_the_adoption_are_rebuilt_by_the_command
     assert [note for note in planned if ".txnindex" in note] == notes
     [note] = notes
     assert f"topic transactions: {len(lost) + 4} segments with transactions" in note
-    assert {finding.what for finding in verify(LogDir.open(root, clock=clock).root).findings} == {"txn-index-missing"}
+    assert {finding.what for finding in verify(open_log_dir(root, clock=clock).root).findings} == {"txn-index-missing"}
 
     command = shlex.split(note.partition("adoption: ")[2])
     assert command[0] == "kafkalog"
     assert main(command[1:]) == 0
     assert all(path.exists() for path in lost)
-    assert not verify(LogDir.open(root, clock=clock).root).findings
+    assert not verify(open_log_dir(root, clock=clock).root).findings
 
 
 def test_adoption_without_transactions_has_no_note_on_their_indexes(tmp_path: Path) -> None:

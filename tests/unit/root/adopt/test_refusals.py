@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from builders.adopted_roots import ID_A, clock, contents, copy_of
+from builders.controlled import adopt_log_dir
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, LogDirError
@@ -113,7 +114,7 @@ def test_missing_partition_is_refused_and_created_on_request(tmp_path: Path) -> 
         adopt(root, clock=clock)
     assert not is_native_root(root)
     assert (root / ".kafka_cleanshutdown").exists()
-    log_dir = LogDir.adopt(root, create_missing=True, clock=clock)
+    log_dir = adopt_log_dir(root, create_missing=True, clock=clock)
     offsets = [(each.log_start_offset, each.high_watermark) for each in log_dir.topic("codecs-none").partitions]
     assert offsets[1] == (0, 0)
     assert offsets[0][1] > 0
@@ -142,7 +143,7 @@ def test_lost_topic_ids_are_restored_from_other_partitions(tmp_path: Path) -> No
     (root / "codecs-none-0" / "partition.metadata").unlink()
     (root / "codecs-none-1" / "partition.metadata").write_bytes(b"\xff")
     before = contents(root)
-    log_dir = LogDir.adopt(root, clock=clock)
+    log_dir = adopt_log_dir(root, clock=clock)
     assert log_dir.topic("codecs-none").topic_id == known
     log_dir.add_partitions("codecs-none", 4)  # puts directories of other topics aside
     assert contents(root)["codecs-none"][0] == before["codecs-none"][0]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders.broker_disks import cluster, cluster_rows, killed, log_dirs, set_property
+from builders.controlled import open_log_dir
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, ReadOnlyLogDirError, UnknownTopicError
@@ -309,8 +310,8 @@ def test_damaged_replica_of_a_deleted_topic_is_no_error(cluster: list[Path]) -> 
 def test_stream_of_identity_continues_when_a_directory_is_added(cluster: list[Path]) -> None:
     identity = LogDir.open(cluster[:2]).identity
     assert identity is not None
-    assert LogDir.open(cluster, identity=identity).identity == identity
+    assert open_log_dir(cluster, identity=identity).identity == identity
     set_property(cluster[0], "cluster.id", "another")
     set_property(cluster[1], "cluster.id", "another")
     with pytest.raises(LogDirError, match="expected the log directory with cluster id kafkalog-tests-cluster"):
-        LogDir.open(cluster[:2], identity=identity)
+        open_log_dir(cluster[:2], identity=identity)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from builders.controlled import open_log_dir
 from builders.followers import NOW_MS, TOPIC, FollowerRoot, LeaderRoot, files_of, log_bytes
 from builders.leader_writers import Served, append, batch, copied
 from builders.root_places import RootPlace, is_object_place
@@ -22,7 +23,6 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
     UnsupportedFormatError,
 )
-from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import (
@@ -314,7 +314,7 @@ def test_producer_ids_of_the_leader_are_never_handed_out(follower: FollowerRoot)
 
 
 def test_all_of_a_commit_is_readable_at_once_by_others(follower: FollowerRoot, root_place: RootPlace) -> None:
-    reader = LogDir.open(root_place, clock=lambda: NOW_MS)
+    reader = open_log_dir(root_place, clock=lambda: NOW_MS)
     follower.make(follower.append(copied(0)), follower.append(copied(0), 1))
     reader.refresh()
     assert [reader.partition(TOPIC, each).high_watermark for each in range(2)] == [3, 3]

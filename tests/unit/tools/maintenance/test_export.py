@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders.controlled import open_log_dir
 from fakes.stopping_filesystem import Killed, StoppingFileSystem
 from kafkalog_command import Command
 
@@ -131,11 +132,11 @@ def test_invalid_targets_are_rejected_and_original_is_unchanged(tool: Command, t
 def test_killed_mount_is_finished_with_overwrite(tool: Command, tmp_path: Path) -> None:
     expected = contents(LogDir.open(tool.root))
     counting = StoppingFileSystem(10**9)
-    export_to(LogDir.open(tool.root, fs=counting).root.native(), broker_directory(tmp_path / "first"))
+    export_to(open_log_dir(tool.root, fs=counting).root.native(), broker_directory(tmp_path / "first"))
     for stops_at in range(8, counting.changes, 9):
         broker = broker_directory(tmp_path / f"broker-{stops_at}")
         with pytest.raises(Killed):
-            export_to(LogDir.open(tool.root, fs=StoppingFileSystem(stops_at)).root.native(), broker)
+            export_to(open_log_dir(tool.root, fs=StoppingFileSystem(stops_at)).root.native(), broker)
         assert tool.try_to("--to", str(broker), "--overwrite")[0] == 0
         assert contents(LogDir.open(broker)) == expected
         assert checkpoints(broker)["replication"][ORDERS[1]] == 8

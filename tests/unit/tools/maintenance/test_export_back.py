@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from builders.adopted_roots import ID_A, ID_B, ID_C, METADATA_DIR, config_record, topic_records, write_metadata_log
+from builders.controlled import open_log_dir
 from builders.metadata_roots import forget_images
 from builders.tiered_exports import drop_local_segments, tier_closed_segments
 from builders.verify_roots import check_again_at_once, findings_in
@@ -256,12 +257,12 @@ def test_kill_while_setting_aside_loses_nothing_and_can_be_repeated(tool: Comman
     log_dir.create_topic("new", partitions=2)
     append(log_dir, "new", 1, "new")
     counting = StoppingFileSystem(10**9)
-    return_to_broker(LogDir.open(tool.root, fs=counting).root.native(), set_aside=tmp_path / "whole")
+    return_to_broker(open_log_dir(tool.root, fs=counting).root.native(), set_aside=tmp_path / "whole")
     is_refused = False
     for stops_at in range(2, counting.changes, 5):
         aside = tmp_path / f"aside-{stops_at}"
         with pytest.raises(Killed):
-            return_to_broker(LogDir.open(tool.root, fs=StoppingFileSystem(stops_at)).root.native(), set_aside=aside)
+            return_to_broker(open_log_dir(tool.root, fs=StoppingFileSystem(stops_at)).root.native(), set_aside=aside)
         forget_images()
         assert LogDir.open(tool.root).read("new")["value"].to_pylist() == [b"new 0", b"new 1", b"new 2"]
         is_begun = not is_vacant(aside)
