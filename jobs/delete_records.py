@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from pyspark_kafkalog.tools.main import main
+from pyspark_kafkalog import main
 
 if __name__ == "__main__":
     sys.exit(main(["delete-records", *sys.argv[1:]]))

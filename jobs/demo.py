@@ -18,15 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.record.columns import address_of
-from pyspark_kafkalog.record.partitioner import murmur2
-from pyspark_kafkalog.tools.main import main as kafkalog_main
+from pyspark_kafkalog import main as kafkalog_main
 
 BROKER_DIR = Path(__file__).resolve().parents[1] / "tests" / "data" / "fixtures" / "cars"
 BROKER_RECORDS = 400
@@ -163,8 +160,21 @@ def read_orders_back(spark: SparkSession, root: Path, records: int) -> None:
 
 def java_partition(key: str) -> int:
     """The partition that the default partitioner of Kafka's Java clients chooses for `key`."""
-    data = np.frombuffer(key.encode(), np.uint8)
-    return int(murmur2(address_of(data), len(data)) & 0x7FFFFFFF) % PARTITIONS
+    return (murmur2(key.encode()) & 0x7FFFFFFF) % PARTITIONS
+
+
+def murmur2(data: bytes) -> int:
+    """The hash of Kafka's org.apache.kafka.common.utils.Utils.murmur2, as an unsigned number of 32 bits."""
+    factor, mask = 0x5BD1E995, 0xFFFFFFFF
+    found = 0x9747B28C ^ len(data)
+    whole = len(data) & ~3
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * factor & mask
+        found = found * factor & mask ^ (word ^ word >> 24) * factor & mask
+    if data[whole:]:
+        found = (found ^ int.from_bytes(data[whole:], "little")) * factor & mask
+    found = (found ^ found >> 13) * factor & mask
+    return found ^ found >> 15
 
 
 def check_partitions(parsed: DataFrame, root: Path) -> None:

@@ -14,16 +14,30 @@ from pyspark_kafkalog.version import __version__
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
     from pyspark_kafkalog.notebook.spark_helpers import latest_by_key, parse_json, register, set_active_session
+    from pyspark_kafkalog.server.run import serve
     from pyspark_kafkalog.spark.data_source import KafkalogDataSource as DefaultSource
+    from pyspark_kafkalog.tools.main import main
 
-__all__ = ["DefaultSource", "LogDir", "__version__", "latest_by_key", "parse_json", "register", "set_active_session"]
+__all__ = [
+    "DefaultSource",
+    "LogDir",
+    "__version__",
+    "latest_by_key",
+    "main",
+    "parse_json",
+    "register",
+    "serve",
+    "set_active_session",
+]
 
 _HOMES = {
     "DefaultSource": ("pyspark_kafkalog.spark.data_source", "KafkalogDataSource"),
     "LogDir": ("pyspark_kafkalog.log_dir", "LogDir"),
     "latest_by_key": ("pyspark_kafkalog.notebook.spark_helpers", "latest_by_key"),
+    "main": ("pyspark_kafkalog.tools.main", "main"),
     "parse_json": ("pyspark_kafkalog.notebook.spark_helpers", "parse_json"),
     "register": ("pyspark_kafkalog.notebook.spark_helpers", "register"),
+    "serve": ("pyspark_kafkalog.server.run", "serve"),
     "set_active_session": ("pyspark_kafkalog.notebook.spark_helpers", "set_active_session"),
 }
 

@@ -60,16 +60,24 @@ from pyspark_kafkalog.security.open import (
 )
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, read_properties_file
 from pyspark_kafkalog.storage.filesystem import FlushMode, time_ms
+from pyspark_kafkalog.storage.names import INTERNAL_TOPICS
 from pyspark_kafkalog.units import plural
 from pyspark_kafkalog.values import check_mapping, check_number, check_one_of, check_text, check_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from matplotlib.axes import Axes
 
     from pyspark_kafkalog.groups.guarded_group import AnyGroup
+    from pyspark_kafkalog.maintenance.export.broker_directory import ExportedBroker
+    from pyspark_kafkalog.maintenance.export.copy import ExportedPartition
+    from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
     from pyspark_kafkalog.metadata.history import HistoryEntry
     from pyspark_kafkalog.notebook.logs import PartitionLog, TopicLog
+    from pyspark_kafkalog.notebook.plots import Measure
+    from pyspark_kafkalog.notebook.tables import PointInTime
     from pyspark_kafkalog.record.appendable import Appendable
+    from pyspark_kafkalog.report.maintenance import Maintenance, ReportPage, RunReports
     from pyspark_kafkalog.security.access_control import AccessControl
     from pyspark_kafkalog.storage.log.reader import LogReader
     from pyspark_kafkalog.tiered.remote_storage import RemoteStorageOption
@@ -459,6 +467,82 @@ class LogDir(PublicRoot):
 
         return list_groups(self._root)
 
+    # Maintenance, in this process
+
+    def retain(self, *topics: str, now: PointInTime | None = None, dry_run: bool = False) -> RunReports:
+        """Delete the segments that retention.ms and retention.bytes let go, of all topics or of these.
+
+        `now` is the time to use instead of the clock's; with `dry_run`, only report what would be deleted. A
+        partition's failure is in its report. The command is `kafkalog retention`. Raises ReadOnlyLogDirError,
+        UnknownTopicError.
+        """
+        return self._maintenance(*topics).retain(now, dry_run=dry_run)
+
+    def clean(
+        self, *topics: str, now: PointInTime | None = None, force: bool = False, dry_run: bool = False
+    ) -> RunReports:
+        """Compact all compacted topics, or these: keep the last record of each key in the closed segments.
+
+        A partition is cleaned if it is due by min.cleanable.dirty.ratio, or, with `force`, if there is anything to
+        clean. For `now`, `dry_run` and errors see `retain`. The command is `kafkalog log-cleaner`.
+        """
+        return self._maintenance(*topics).clean(now, force=force, dry_run=dry_run)
+
+    def merge(self, *topics: str, dry_run: bool = False) -> RunReports:
+        """Merge the small closed segments, and in an object store the data objects, of all topics or of these.
+
+        For `dry_run` and errors see `retain`. The command is `kafkalog merge-segments`.
+        """
+        return self._maintenance(*topics).merge(dry_run=dry_run)
+
+    def delete_records(self, offsets: Mapping[tuple[str, int], int], *, dry_run: bool = False) -> list[PartitionReport]:
+        """Increase the log start offset of each topic and partition to the offset; -1 stands for the high watermark.
+
+        A partition's failure is in its report. The command is `kafkalog delete-records`. Raises ReadOnlyLogDirError.
+        """
+        return self._maintenance().delete_records(offsets, dry_run=dry_run)
+
+    def verify(self, *topics: str, deep: bool = False) -> RunReports:
+        """Check all bytes of all topics, or of these; without names also the log directory itself.
+
+        With `deep`, the records in compressed batches too. Works on broker's directories. The command is `kafkalog
+        verify`, which also repairs. Raises UnknownTopicError, LogDirError.
+        """
+        return self._maintenance(*topics).verify(deep=deep)
+
+    def export(
+        self, to: str | Path, *topics: str, link: bool = True, overwrite: bool = False, tiered: bool = False
+    ) -> list[ExportedPartition]:
+        """Copy all topics, or these, to a new log directory, or into that of a stopped broker with the same topics.
+
+        `link`: closed segments are hard links where the file system has them. `overwrite` replaces records that the
+        broker's partitions have. `tiered`: segments in remote storage stay there. The command is `kafkalog export`.
+        Raises LogDirError if `to` is another directory that is not empty, ReadOnlyLogDirError for a broker's directory.
+        """
+        return self._maintenance(*topics).export(to, link=link, overwrite=overwrite, tiered=tiered)
+
+    def export_broker(self, to: str | Path, *topics: str, link: bool = True, tiered: bool = False) -> ExportedBroker:
+        """Copy all topics, or these, to a directory on which a new broker starts; also from a broker's directory.
+
+        The result has what its server.properties must say. For `link` and `tiered` see `export`. Raises LogDirError.
+        """
+        return self._maintenance(*topics).export_broker(to, link=link, tiered=tiered)
+
+    def report(self, *, verify: bool = False, sample_bytes: int = 256 << 20) -> ReportPage:
+        """The page on the log directory that `kafkalog report` writes: shown in a notebook, or saved with `save`.
+
+        Up to `sample_bytes` of log are read for the largest keys, and with `verify` all bytes are checked.
+        """
+        _check(sample_bytes=sample_bytes)
+        return self._maintenance().report(verify=verify, sample_bytes=sample_bytes)
+
+    def _maintenance(self, *topics: str) -> Maintenance:
+        from pyspark_kafkalog.report.maintenance import Maintenance  # loads the jobs, and compiled code
+
+        for each in topics:
+            _check(topic=each)
+        return Maintenance(self._root, topics)
+
     # As a collection of topics, and in a notebook
 
     @overload
@@ -473,10 +557,21 @@ class LogDir(PublicRoot):
 
         if isinstance(item, tuple) and len(item) != 2:
             raise InvalidOptionError(f"[{', '.join(map(repr, item))}]: expected [topic] or [topic, partition]")
-        if isinstance(item, tuple):
-            topic, partition = item
-            return TopicLog.open(self._root, topic)[partition]
-        return TopicLog.open(self._root, item)
+        topic, *partition = item if isinstance(item, tuple) else (item,)
+        _check(topic=topic)
+        found = TopicLog.open(self._root, topic)
+        return found[partition[0]] if partition else found
+
+    def plot(self, *topics: str, of: Measure = "records", bins: int = 60, axes: Axes | None = None) -> Axes:
+        """A chart of the records or bytes of these topics by time, or of all that are not internal; reads the headers.
+
+        For the arguments see `PartitionLog.plot`. Raises InvalidOptionError if there is no topic.
+        """
+        for name in topics or [each for each in self.topics() if each not in INTERNAL_TOPICS]:
+            axes = self[name].plot(of=of, bins=bins, axes=axes)
+        if axes is None:
+            raise InvalidOptionError(f"{self.path} has no topic to plot")
+        return axes
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.topics())

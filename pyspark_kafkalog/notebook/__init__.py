@@ -4,6 +4,7 @@
 - tables: records, segments and record batches as tables; points in time
 - seek: the steps of a lookup
 - html: drawings
+- plots: charts over time
 - spark_helpers: helpers for Spark's DataFrames
 
     >>> import tempfile, pyarrow

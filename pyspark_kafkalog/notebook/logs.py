@@ -37,13 +37,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Any, SupportsIndex, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, overload
 
 import pyarrow as pa
 
 from pyspark_kafkalog.errors import InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.notebook.html import partition_log_html, topic_log_html
+from pyspark_kafkalog.notebook.plots import Measure, plot_batches
 from pyspark_kafkalog.notebook.seek import OffsetSeek, TimeSeek, explain_offset, explain_timestamp
 from pyspark_kafkalog.notebook.tables import (
     LogRange,
@@ -63,6 +64,9 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import REPLICATION_OFFSE
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 from pyspark_kafkalog.units import plural
 from pyspark_kafkalog.values import check_number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 #: A bound of a slice: an offset (negative: from the end) or a point in time.
 Bound: TypeAlias = "SupportsIndex | PointInTime | None"
@@ -233,6 +237,13 @@ class PartitionLog(Records):
         """The headers of the record batches that overlap the slice, one per row: see `notebook.tables`."""
         return batch_table(self.root.reader(self.topic, self.partition), self.start_offset, self.end_offset)
 
+    def plot(self, *, of: Measure = "records", bins: int = 60, axes: Axes | None = None) -> Axes:
+        """A chart of the records or bytes of the slice by time, drawn into `axes` if they are given; reads the headers.
+
+        Raises MissingPackageError if matplotlib is not installed.
+        """
+        return plot_batches(self.name, [self.batches()], of=of, bins=bins, axes=axes)
+
     def at(self, offset: SupportsIndex) -> OffsetSeek:
         """The steps by which a reader finds the record at `offset`: segment, index, scan."""
         self.root.check(AclOperation.READ, ResourceType.TOPIC, self.topic)
@@ -356,6 +367,10 @@ class TopicLog(Records):
             text=text,
             poll_seconds=poll_seconds,
         )
+
+    def plot(self, *, of: Measure = "records", bins: int = 60, axes: Axes | None = None) -> Axes:
+        """A chart of the records or bytes of all partitions by time: see `PartitionLog.plot`."""
+        return plot_batches(self.name, [log.batches() for log in self.logs], of=of, bins=bins, axes=axes)
 
     def __repr__(self) -> str:
         return f"TopicLog({self.name}, {plural(len(self.logs), 'partition')})"

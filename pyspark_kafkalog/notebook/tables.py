@@ -118,13 +118,13 @@ class Records(ABC):
 
     def to_pandas(self, columns: Sequence[str] | None = None, *, text: bool = False) -> pd.DataFrame:
         """All records in a pandas DataFrame. Raises MissingPackageError if pandas is not installed."""
-        _import("pandas")
+        import_package("pandas")
         frame: pd.DataFrame = self.to_arrow(columns, text=text).to_pandas()
         return frame
 
     def to_polars(self, columns: Sequence[str] | None = None, *, text: bool = False) -> pl.DataFrame:
         """All records in a polars DataFrame. Raises MissingPackageError if polars is not installed."""
-        frame: pl.DataFrame = _import("polars").from_arrow(self.to_arrow(columns, text=text))
+        frame: pl.DataFrame = import_package("polars").from_arrow(self.to_arrow(columns, text=text))
         return frame
 
     def to_duckdb(
@@ -139,7 +139,7 @@ class Records(ABC):
         DuckDB's timestamps are in microseconds. Raises InvalidRecordError for one that is out of their range,
         MissingPackageError if duckdb is not installed.
         """
-        used = connection or _import("duckdb")
+        used = connection or import_package("duckdb")
         schema = pa.schema([KAFKA_SCHEMA.field(each.name) for each in schema_of(columns)])
         table = pa.Table.from_batches(self._record_batches(schema), schema)
         if text:
@@ -223,10 +223,12 @@ def _as_text(array: pa.Array) -> pa.Array:
         return pa.array(values, pa.string())
 
 
-def _import(package: str) -> Any:
+def import_package(module: str, package: str | None = None) -> Any:
+    """The module, of the optional package. Raises MissingPackageError, which says how to install the package."""
     try:
-        return importlib.import_module(package)
+        return importlib.import_module(module)
     except ImportError as error:
+        package = package or module
         raise MissingPackageError(f"this needs {package}: pip install {package}") from error
 
 

@@ -5,4 +5,5 @@
 - findings: what needs attention
 - history: commits over time, and results of maintenance jobs
 - page: the HTML file
+- maintenance: the methods of `LogDir` for jobs, export and the report, with results that show themselves
 """

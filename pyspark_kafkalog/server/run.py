@@ -6,8 +6,8 @@
     start    listen; start the services in the order of the list; accept
     stop     accept no more; close the connections, whose commits complete; stop the services in reverse
 
-`serve` runs a server in a thread of the calling process, for tests and notebooks. A killed server leaves nothing that
-has to be cleaned up: acknowledged requests are committed, and another server continues with the rest.
+`serve` runs a server in a thread of the calling process, for programs, tests and notebooks. A killed server leaves
+nothing that has to be cleaned up: acknowledged requests are committed, and another server continues with the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.java_regex.patterns import why_no_re2_patterns
@@ -59,9 +59,10 @@ from pyspark_kafkalog.server.security.connection_policy import (
     TooManyConnectionsError,
 )
 from pyspark_kafkalog.server.workers import bound_socket
-from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system, time_ms
+from pyspark_kafkalog.storage.filesystem import LOCAL, FlushMode, flushing_file_system, time_ms
 from pyspark_kafkalog.threads import Workers, start
 from pyspark_kafkalog.units import INT32_MAX, SECOND_MS
+from pyspark_kafkalog.values import check_one_of
 
 #: How often a server shows that it runs, also while it is alone, and how long it counts as alive without: on a file
 #: system, in an object store.
@@ -372,29 +373,72 @@ def open_served_root(path: str | RootPath | StoreAddress, config: ServerConfig) 
     return open_or_create_root(path, fs=flushing_file_system(LOCAL, config.flush))
 
 
-@contextlib.contextmanager
-def serve(path: str | RootPath | StoreAddress, config: ServerConfig | None = None) -> Iterator[str]:
-    """Serve the log directory at `path` from a thread of this process while the block runs; gives HOST:PORT.
+class RunningServer:
+    """A server in a thread of this process. As a context manager it is stopped at the end of the block.
 
-    The default of `config` is a free port of 127.0.0.1. Raises LogDirError, OSError.
+    `bootstrap` is its address, HOST:PORT, which clients take as `bootstrap.servers`.
     """
-    config = config or ServerConfig(listen=Address("127.0.0.1", 0))
-    root = open_served_root(path, config)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="kafkalog-server", daemon=True)
-    start(thread)
 
-    def run(work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, loop).result()
+    def __init__(self, path: str | RootPath | StoreAddress, config: ServerConfig) -> None:
+        root = open_served_root(path, config)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="kafkalog-server", daemon=True)
+        self._server = Server(root, config)
+        self._path = root.path
+        self._is_stopped = False
+        start(self._thread)
+        try:
+            self.bootstrap: str = str(self._run(self._server.start()))
+        except BaseException:
+            self.stop()
+            raise
 
-    server = Server(root, config)
-    try:
-        yield str(run(server.start()))
-    finally:
-        run(server.stop())
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    def stop(self) -> None:
+        """Accept no more connections, commit what was submitted, end the thread. A second call does nothing."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        try:
+            self._run(self._server.stop())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def __enter__(self) -> RunningServer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"RunningServer({self._path}, {'stopped' if self._is_stopped else self.bootstrap})"
+
+
+def serve(
+    path: str | RootPath | StoreAddress,
+    *,
+    listen: str = "127.0.0.1:0",
+    read_only: bool = False,
+    flush: FlushMode = "fsync",
+) -> RunningServer:
+    """Serve the log directory at `path` to Kafka clients, from a thread of this process, until `stop`.
+
+        with serve("/data/log") as server:
+            print(server.bootstrap)
+
+    The log directory is created if it does not exist, unless `read_only`. `listen` is HOST:PORT, with port 0 a free
+    one. With `flush` "os" a write is acknowledged when the operating system has it. `kafkalog serve` has more options,
+    for TLS, SASL and several processes.
+
+    Raises LogDirError, OSError if the address is in use, InvalidOptionError for an address or a log directory that
+    would be open to others.
+    """
+    check_one_of("flush", flush, get_args(FlushMode))
+    return RunningServer(path, ServerConfig(listen=Address.parse(listen), read_only=read_only, flush=flush))
 
 
 def _end_unauthenticated(task: asyncio.Task[Any] | None, session: Session) -> None:

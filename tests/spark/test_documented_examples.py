@@ -14,10 +14,10 @@ from documented_runs import Reader, pages_to_run, prepared_home
 from kafka_processes.java_processes import free_port
 from kafka_processes.oracle import write_tool_scripts
 from kafka_processes.s3_proxy import S3Proxy
+from kafka_processes.served import serve
 from pyspark.sql import SparkSession
 
 from pyspark_kafkalog import LogDir, register
-from pyspark_kafkalog.server.run import serve
 
 pytestmark = pytest.mark.all_cases
 

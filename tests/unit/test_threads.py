@@ -15,13 +15,13 @@ from types import ModuleType
 import pyarrow as pa
 import pytest
 from fakes.faulty_store import FaultyStore, MemoryBucket
+from kafka_processes.served import serve
 from tiers import TIER
 
 from pyspark_kafkalog import LogDir, threads
 from pyspark_kafkalog.maintenance.cleaner.record_chunks import work_ahead
 from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, TaskFailedError
 from pyspark_kafkalog.object_store.probe import check_store
-from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.storage.filesystem import beside, in_parallel
 from pyspark_kafkalog.threads import NoThreadError, Workers, freeze_imports, side_by_side
 

@@ -24,6 +24,7 @@ from fakes.hostile_clients import answer_or_end, frame_of, sized
 from kafka_processes.admin_cases import CASES, CASES_OF_VERSIONS, AdminCase
 from kafka_processes.compared_answers import ComparableAnswers, asked_until_equal, different
 from kafka_processes.oracle import KAFKA_VERSION, Broker
+from kafka_processes.served import serve
 from patience import wait_until
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, OWN_CONFIGS
@@ -52,7 +53,6 @@ from pyspark_kafkalog.protocol.messages.topics import (
 )
 from pyspark_kafkalog.server.admin.configs import ConfigResourceType, Operation
 from pyspark_kafkalog.server.config import Address, ServerConfig
-from pyspark_kafkalog.server.run import serve
 
 VERSIONS = sized(frame_of(APIS[ApiKey.API_VERSIONS], 0, ApiVersionsRequest()))
 NODE_ID = 1  # that of the broker

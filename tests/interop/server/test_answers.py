@@ -12,11 +12,11 @@ from kafka_processes.known_answers import KNOWN, NOT_ADVERTISED, OTHER_FEATURES
 from kafka_processes.oracle import SCHEMAS_VERSION, Broker
 from kafka_processes.record_scripts import SCRIPTS as RECORD_SCRIPTS
 from kafka_processes.scripted_calls import Difference, Script, run, wait_for_coordinators
+from kafka_processes.served import serve
 from kafka_processes.transaction_scripts import SCRIPTS as TRANSACTION_SCRIPTS
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.server.config import Address, ServerConfig
-from pyspark_kafkalog.server.run import serve
 
 NODE_ID: Final = 1  # that of the broker
 SCRIPTS: Final = (*RECORD_SCRIPTS, *GROUP_SCRIPTS, *TRANSACTION_SCRIPTS)

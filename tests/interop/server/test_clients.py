@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 from kafka_processes.client_programs import run_client
 from kafka_processes.oracle import run_tool
+from kafka_processes.served import serve
 
 from pyspark_kafkalog.server.config import Address, ServerConfig
-from pyspark_kafkalog.server.run import serve
 
 TOOLS = "org.apache.kafka.tools."
 CAPABILITIES = (

@@ -12,12 +12,12 @@ from confluent_kafka import TopicPartition as Position
 from fakes.transaction_servers import Coordinated, run
 from kafka_processes.clients import ConsumedRecord, consume, producing
 from kafka_processes.oracle import dump_log, run_tool
+from kafka_processes.served import serve
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.root.transactions.end_transaction import state_append
 from pyspark_kafkalog.root.transactions.metadata import TV2
 from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
-from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.storage.names import TopicPartition as Place
 from pyspark_kafkalog.tools.main import main
 

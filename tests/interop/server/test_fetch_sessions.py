@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from kafka_processes.java_processes import QUICK_START, free_port, java
 from kafka_processes.oracle import kafka_lib
+from kafka_processes.served import serve
 from repository import DATA
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.server.config import Address, ServerConfig
-from pyspark_kafkalog.server.run import serve
 
 PROGRAM = DATA / "AssigningConsumer.java"
 PARTITIONS = 240

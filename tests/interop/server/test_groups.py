@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from kafka_processes.oracle import dump_log, run_tool
+from kafka_processes.served import serve
 from kafka_processes.server_processes import serving
 from patience import PATIENCE_S, wait_until
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.groups.offset_records import group_partition
-from pyspark_kafkalog.server.run import serve
 
 pytestmark = pytest.mark.interop
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from kafka_processes.clients import producing
 from kafka_processes.oracle import Broker, run_tool
+from kafka_processes.served import serve
 from repository import FIXTURES
 
 from pyspark_kafkalog.server.config import Address, ServerConfig
-from pyspark_kafkalog.server.run import serve
 
 pytestmark = [pytest.mark.interop, pytest.mark.full]
 

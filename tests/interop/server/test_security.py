@@ -13,12 +13,12 @@ import pytest
 from builders.certificates import Authority, common_name
 from kafka_processes.clients import producing
 from kafka_processes.oracle import CONFIG_COMMAND, KAFKA_VERSION, KafkaOracleError, run_tool
+from kafka_processes.served import serve
 from kafkalog_command import Command
 from patience import wait_until
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConfig
-from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.server.security.sasl import SaslSettings
 from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
 from pyspark_kafkalog.version import KafkaVersion

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from kafka_processes.compared_answers import without_later_configs
 from kafka_processes.oracle import CONFIG_COMMAND, Broker, run_tool
+from kafka_processes.served import serve
 
 from pyspark_kafkalog.server.config import Address, ServerConfig
-from pyspark_kafkalog.server.run import serve
 
 pytestmark = pytest.mark.full
 

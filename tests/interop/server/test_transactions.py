@@ -17,6 +17,7 @@ from builders.tiered_exports import new_broker
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kafka_processes import java_processes
 from kafka_processes.oracle import Broker, dump_log, kafka_lib, run_tool
+from kafka_processes.served import serve
 from kafka_processes.server_processes import ServerProcess, serving
 from patience import PATIENCE_S, wait_until
 from repository import DATA
@@ -24,7 +25,6 @@ from repository import DATA
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
-from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.tools.main import main
 
 _PROGRAM: Final = DATA / "TransactionClient.java"

@@ -15,6 +15,7 @@ import pytest
 from builders.following_roots import following, has_offsets
 from kafka_processes.java_processes import QUICK_START, java
 from kafka_processes.oracle import CONFIG_COMMAND, KAFKA_VERSION, OLDEST_VERSION, Broker, kafka_lib, run_tool
+from kafka_processes.served import serve
 from kafkalog_command import Command
 from patience import wait_until
 from repository import DATA
@@ -27,7 +28,6 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader
 from pyspark_kafkalog.replication.events import EventKind
 from pyspark_kafkalog.server.config import Address, ServerConfig
-from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.version import KafkaVersion
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from fakes.hostile_clients import answer_or_end, connected, drawn_frame, frame_of, mutated, sized
+from kafka_processes.served import serve
 from tiers import SEED, examples
 
 from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.messages.cluster import ApiVersionsRequest
 from pyspark_kafkalog.server import run
 from pyspark_kafkalog.server.metrics import ServerMetrics
-from pyspark_kafkalog.server.run import serve
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from builders.root_places import forget, memory_root
 from documented import REPOSITORY
+from kafka_processes.served import serve
 from patience import wait_until
 
 import pyspark_kafkalog
@@ -33,7 +34,6 @@ from pyspark_kafkalog.protocol.messages.records import (
     TopicProduceData,
 )
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.tools.main import main
 
 PACKAGE = f"{Path(pyspark_kafkalog.__file__).parent}/"

@@ -19,6 +19,7 @@ from builders.metadata_roots import forget_images
 from builders.tiered_roots import append_rounds, tiered_root
 from fakes.hostile_clients import NAMED, answer_or_end, batch_of, connected, fetch_of, frame_of, produce_of, sized
 from fakes.watched_paths import Untouched, WatchedPaths
+from kafka_processes.served import serve
 from repository import FIXTURES
 from tiers import SEED
 
@@ -31,7 +32,6 @@ from pyspark_kafkalog.protocol.messages.offsets import OffsetFetchRequest
 from pyspark_kafkalog.protocol.messages.replicas import DescribeLogDirsRequest
 from pyspark_kafkalog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from pyspark_kafkalog.replication import follower
-from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.storage.names import offset_file_name
 from pyspark_kafkalog.tools.main import main
 

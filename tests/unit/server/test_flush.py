@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fakes.hostile_clients import batch_of
+from kafka_processes.served import serve
 from patience import PATIENCE_S
 
 from pyspark_kafkalog.log_dir import LogDir
@@ -20,7 +21,6 @@ from pyspark_kafkalog.protocol.messages.records import (
 )
 from pyspark_kafkalog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from pyspark_kafkalog.server.config import Address, ServerConfig
-from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.storage.filesystem import UNFLUSHED_MARKER, FlushMode
 
 

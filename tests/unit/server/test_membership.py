@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from builders.object_roots import StoredRoot
+from kafka_processes.served import serve
 from patience import until, wait_until
 
 from pyspark_kafkalog.maintenance.verify.verify import verify
@@ -38,7 +39,6 @@ from pyspark_kafkalog.server.cluster import (
 )
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.context import Node
-from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.storage.filesystem import LOCAL
 
 TIMEOUT_MS = 3000

@@ -11,6 +11,7 @@ import pytest
 from builders.root_places import RootPlace
 from fakes.group_servers import subscription
 from fakes.hostile_clients import batch_of
+from kafka_processes.served import serve
 from patience import PATIENCE_S, wait_until
 
 from pyspark_kafkalog.log_dir import LogDir
@@ -61,7 +62,6 @@ from pyspark_kafkalog.server import roles as roles_module
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.groups.local_shard import OwnGroups
 from pyspark_kafkalog.server.roles import Roles
-from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.storage.names import TopicPartition
 
 GROUP, TOPIC = "g", "orders"

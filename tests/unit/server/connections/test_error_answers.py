@@ -11,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 from fakes.hostile_clients import NAMED, answer_or_end, batch_of, connected, frame_of, produce_of, sized
+from kafka_processes.served import serve
 from simulations.random_messages import RandomMessages
 
 from pyspark_kafkalog import LogDir
@@ -38,7 +39,6 @@ from pyspark_kafkalog.protocol.messages.topics import (
 from pyspark_kafkalog.server.connections.dispatch import Exchange
 from pyspark_kafkalog.server.context import CloseConnection, Session
 from pyspark_kafkalog.server.request_errors import ApiError, RequestError
-from pyspark_kafkalog.server.run import serve
 
 #: Their answers have no error codes, or none if nothing is named: all topics, all log directories.
 WITHOUT_PLACE = frozenset({ApiKey.METADATA})

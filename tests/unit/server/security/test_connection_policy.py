@@ -15,6 +15,7 @@ import pytest
 from builders.adopted_roots import ID_A, append_to_metadata_log, copy_of, write_metadata_log
 from builders.certificates import Authority, common_name
 from fakes.scram_client import ScramClient
+from kafka_processes.served import serve
 from patience import PATIENCE_S, wait_until
 
 from pyspark_kafkalog import LogDir
@@ -38,7 +39,6 @@ from pyspark_kafkalog.metadata.users import (
     upsertion,
 )
 from pyspark_kafkalog.server.config import Address, ConnectionSettings, SecuritySettings, ServerConfig
-from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.server.security import connection_policy
 from pyspark_kafkalog.server.security.sasl import SaslSettings
 from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from builders.certificates import Authority, Certificate, common_name, name_of
 from cryptography.x509.oid import NameOID
+from kafka_processes.served import serve
 from patience import PATIENCE_S
 
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError
 from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConfig
-from pyspark_kafkalog.server.run import serve
 from pyspark_kafkalog.server.security.certificates import subject_name
 from pyspark_kafkalog.server.security.tls import (
     ClientAuth,
