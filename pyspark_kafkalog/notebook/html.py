@@ -28,7 +28,7 @@ WIDTH: Final = 760
 _CHARACTER_WIDTH: Final = 6.2  # slightly above the average of the 11 px sans-serif of labels
 
 _LIGHT: Final = (
-    "--fg:#1f2328;--soft:#59636e;--line:#c3cad1;--bg:#ffffff;--remote:#b9a6dd;--clean:#3d8bd4;--dirty:#e08a1e;--closed:#8a96a3;"
+    "--fg:#1f2328;--soft:#59636e;--line:#c3cad1;--bg:#ffffff;--remote:#8f77c6;--clean:#3d8bd4;--dirty:#c97a14;--closed:#84909d;"
     "--active:#2f9e62;--pick:#c2255c;--weak:#eceff2;"
 )
 _DARK: Final = (
@@ -43,10 +43,12 @@ _STYLE: Final = (
     f"body[data-jp-theme-light=false] .kafkalog,body.vscode-dark .kafkalog{{{_DARK}}}"
     ".kafkalog b.name{font-size:15px;overflow-wrap:anywhere}.kafkalog .soft{color:var(--soft)}"
     ".kafkalog table{border-collapse:collapse;margin:8px 0;color:var(--fg);font-size:13px}"
-    ".kafkalog th,.kafkalog td{text-align:right;padding:2px 10px 2px 0;border:0;background:none;color:var(--fg)}"
+    ".kafkalog th,.kafkalog td{text-align:right;white-space:nowrap;padding:2px 10px 2px 0;border:0;background:none;"
+    "color:var(--fg)}"
     ".kafkalog th{color:var(--soft);font-weight:normal;border-bottom:1px solid var(--line)}"
-    ".kafkalog th:first-child,.kafkalog td:first-child{text-align:left;overflow-wrap:anywhere}"
-    ".kafkalog ol{margin:6px 0 2px;padding-left:22px}.kafkalog svg{display:block;margin:8px 0 2px;max-width:100%}"
+    ".kafkalog th:first-child,.kafkalog td:first-child{text-align:left;white-space:normal;overflow-wrap:break-word}"
+    ".kafkalog ol{margin:6px 0 2px;padding-left:22px}.kafkalog svg{display:block;margin:8px 0 2px;"
+    "max-width:100%;min-width:560px;height:auto}"
     ".kafkalog svg text{fill:var(--soft);font:11px system-ui,sans-serif}.kafkalog svg text.strong{fill:var(--fg)}"
     ".kafkalog svg text.pick{fill:var(--pick);font-weight:600}.kafkalog .clean{fill:var(--clean)}"
     ".kafkalog .remote{fill:var(--remote)}"
@@ -215,15 +217,20 @@ def partition_log_html(log: LogRange) -> str:
 
 
 def topic_log_html(root: Root, name: str, logs: Sequence[LogRange]) -> str:
-    """The topic with a bar for each of its first partitions, all to one scale."""
+    """The topic with a bar for each of its first partitions that is not empty, all to one scale."""
     shown = logs[:PARTITIONS_SHOWN]
     marks = CleanerMarks(root)
     rows = [(log, list_segments(root, log.describe(), marks=marks)) for log in shown]
+    rows = [row for row in rows if row[0].end_offset > row[0].start_offset or any(each.size_bytes for each in row[1])]
     records = sum(log.end_offset - log.start_offset for log in shown)
     size = size_text(sum(each.size_bytes for _, segments in rows for each in segments))
     of = f" in the first {len(shown)}" if len(shown) < len(logs) else ""
     facts = f"{plural(len(logs), 'partition')}, {plural(records, 'offset')}, {size}{of}"
-    parts = [heading(name, facts), _topic_drawing(rows, name)]
+    parts = [heading(name, facts)]
+    if rows:
+        parts.append(_topic_drawing(rows, name))
+    if len(rows) < len(shown):
+        parts.append(note(f"not drawn: {plural(len(shown) - len(rows), 'empty partition')}"))
     if len(shown) < len(logs):
         parts.append(note(f"and {len(logs) - len(shown):,} partitions more"))
     return view(*parts)

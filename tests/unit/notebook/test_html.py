@@ -111,6 +111,19 @@ def test_ten_thousand_broker_partitions_render_in_bounded_steps_and_size(tmp_pat
         assert steps.count < 400 * PARTITIONS
 
 
+def test_empty_partitions_are_counted_and_not_drawn(tmp_path: Path) -> None:
+    log_dir = LogDir.create(tmp_path / "root")
+    log_dir.create_topic("orders", partitions=5)
+    assert "not drawn: 5 empty partitions" in log_dir["orders"]._repr_html_()
+    assert "<svg" not in log_dir["orders"]._repr_html_()
+
+    log_dir.append("orders", pa.table({"value": ["a"]}), partition=3, flush="os")
+    html = log_dir["orders"]._repr_html_()
+
+    assert "not drawn: 4 empty partitions" in html
+    assert [each.text for each in _parsed(html).iter("text") if each.get("class") == "strong"] == ["3"]
+
+
 def test_many_segments_are_merged_and_few_are_kept() -> None:
     segments = [
         SegmentInfo(base_offset=n, end_offset=n + 1, size_bytes=10, state="clean" if n < 5000 else "dirty")
