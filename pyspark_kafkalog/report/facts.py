@@ -303,6 +303,11 @@ class PartitionFacts:
         return self.high_watermark - self.log_start_offset
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it has neither bytes nor readable offsets, and no error."""
+        return self.error is None and not self.size_bytes and not self.offsets_count
+
+    @property
     def segments(self) -> int:
         return sum(each.segments for each in self.runs)
 
@@ -335,6 +340,12 @@ class TopicFacts:
         return sum(each.size_bytes for each in self.partitions)
 
 
+#: What makes a key stand out in a sample: its share, and how many times as much it has as the others on average.
+KEY_SHARE_MIN = 0.1
+KEY_TIMES_OTHERS = 5
+KEY_RECORDS_MIN = 100
+
+
 @dataclass(frozen=True, slots=True)
 class HeavyKey:
     """A key's records in a sample, and the bytes of their keys and values. None: records without a key."""
@@ -360,6 +371,29 @@ class KeySample:
     error_records: int
     by_records: tuple[HeavyKey, ...]
     by_bytes: tuple[HeavyKey, ...]
+
+    def outstanding(self) -> tuple[HeavyKey, ...]:
+        """The keys that stand out by their records or bytes, the one with the largest share first.
+
+        Such a key has KEY_SHARE_MIN of the sample, and KEY_TIMES_OTHERS as much as the other keys on average. A sample
+        of fewer than KEY_RECORDS_MIN records has none. Records without a key spread over partitions: they do not count.
+        """
+        if self.records < KEY_RECORDS_MIN:
+            return ()
+        keys = {each.key: each for each in (*self.by_records, *self.by_bytes) if each.key is not None}
+        return tuple(sorted(filter(self._stands_out, keys.values()), key=self._share, reverse=True))
+
+    def _share(self, key: HeavyKey) -> float:
+        return max(key.records / self.records, key.bytes / max(self.bytes, 1))
+
+    def _stands_out(self, key: HeavyKey) -> bool:
+        others = self.distinct_keys - 1
+        return any(
+            weight * others > 0
+            and weight >= KEY_SHARE_MIN * total
+            and weight * others >= KEY_TIMES_OTHERS * (total - weight)
+            for weight, total in ((key.records, self.records), (key.bytes, self.bytes))
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,8 @@ _FUTURE_MS: Final = HOUR_MS
 _QUIET_GROUP_MS: Final = 24 * HOUR_MS
 #: Findings of a verification that the report has in its own words.
 _TOLD_ELSEWHERE: Final = ("above-high-watermark", "remote-offsets")
+#: The title of a failure to sample a topic's records.
+NO_SAMPLE: Final = "Records cannot be read"
 #: Objects of abandoned writes, which only a listing shows.
 _UNNAMED: Final = ("orphan", "uncommitted-object")
 _SEVERITIES: Final = {Severity.ERROR: _PROBLEM, Severity.WARNING: _WARNING, Severity.INFO: _NOTE}
@@ -42,7 +44,7 @@ _NAMES_MAX: Final = 5
 
 def find(root: RootFacts) -> tuple[Advice, ...]:
     """All findings, problems first."""
-    found = [*_of_damage(root), *root.failures]
+    found = [*_of_damage(root), *_of_failures(root)]
     found += [each for topic in root.topics for each in _of_topic(topic, root)]
     found += _of_groups(root.groups, root.now_ms)
     found += _of_root(root)
@@ -54,6 +56,12 @@ def all_well(root: RootFacts) -> str:
     if root.coverage.are_batches_checked:
         return "Nothing stands out."
     return "Nothing stands out in what was read; the bytes of batches were not checked."
+
+
+def minute_utc(timestamp_ms: int) -> str:
+    """The time as the page shows it: 2026-09-21 14:13 UTC; a number for a time that no calendar has."""
+    text = iso_utc(timestamp_ms)
+    return text if text.endswith("ms") else f"{text[:16].replace('T', ' ')} UTC"
 
 
 def _of_damage(root: RootFacts) -> Iterator[Advice]:
@@ -70,7 +78,15 @@ def _of_damage(root: RootFacts) -> Iterator[Advice]:
         at = "" if first.offset is None else f" at offset {first.offset}"
         more = f" ({len(found) - 1:,} more of this kind)" if len(found) > 1 else ""
         text = f"{first.file}{at}: expected {first.expected}, found {first.found}; {first.advice}{more}."
-        yield Advice(_SEVERITIES[severity], what.replace("-", " ").capitalize(), text, topic)
+        yield Advice(_SEVERITIES[severity], what.replace("-", " ").capitalize().replace("crc", "CRC"), text, topic)
+
+
+def _of_failures(root: RootFacts) -> Iterator[Advice]:
+    """Parts of the report that could not be made, but not samples of topics in which a verification found damage."""
+    is_checked = root.coverage.are_batches_checked
+    errors = (each.partition for each in root.damage if is_checked and each.severity is Severity.ERROR)
+    damaged = {each.topic for each in errors if each is not None}
+    yield from (each for each in root.failures if each.title != NO_SAMPLE or each.topic not in damaged)
 
 
 def _of_topic(topic: TopicFacts, root: RootFacts) -> Iterator[Advice]:
@@ -103,7 +119,7 @@ def _open_transactions(topic: TopicFacts, root: RootFacts) -> Iterator[Advice]:
     text = f"{_numbers(found)}: {plural(behind, 'offset')} not visible to read_committed"
     since_ms = min(each.unstable_since_ms for each in found)
     if since_ms >= 0:
-        text += f", since {iso_utc(since_ms)}"
+        text += f", since {minute_utc(since_ms)}"
     is_young = since_ms >= 0 and root.now_ms - since_ms < (root.transaction_max_ms or 0)
     advice = "" if is_young else "; kafkalog transactions find-hanging names them"
     yield Advice(_NOTE if is_young else _PROBLEM, "Open transaction", f"{text}{advice}.", topic.name)
@@ -200,7 +216,7 @@ def _behind(groups: Sequence[GroupLag], now_ms: int) -> Iterator[Advice]:
         is_quiet = now_ms - newest_ms > _QUIET_GROUP_MS
         text = (
             f"group {group} has {plural(sum(each.lag or 0 for each in lags), 'offset')} of "
-            f"{plural(len(lags), 'partition')} left to read, and last committed at {iso_utc(newest_ms)}."
+            f"{plural(len(lags), 'partition')} left to read, and last committed at {minute_utc(newest_ms)}."
         )
         yield Advice(_WARNING if is_quiet else _NOTE, "Behind, and quiet" if is_quiet else "Lag", text, topic)
 
@@ -232,8 +248,8 @@ def _of_root(root: RootFacts) -> Iterator[Advice]:
     if left:
         oldest_ms = min(each.oldest_staged_ms for each in left)
         text = (
-            f"{_places(left)}: files of writes that did not finish, the oldest of {iso_utc(oldest_ms)}; kafkalog "
-            " retention removes them after staging.retention.ms, and has not run since."
+            f"{_places(left)}: files of writes that did not finish, the oldest of {minute_utc(oldest_ms)}; kafkalog "
+            "retention removes them after staging.retention.ms, and has not run since."
         )
         yield Advice(_WARNING, "Staged files left", text)
     if staged:

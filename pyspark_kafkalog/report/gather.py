@@ -47,7 +47,7 @@ from pyspark_kafkalog.report.facts import (
     file_facts,
     object_facts,
 )
-from pyspark_kafkalog.report.findings import find
+from pyspark_kafkalog.report.findings import NO_SAMPLE, find
 from pyspark_kafkalog.report.history import read_runs, write_history
 from pyspark_kafkalog.root.brokers.image import read_topic_configs
 from pyspark_kafkalog.root.file_root import FileRoot
@@ -484,7 +484,7 @@ def _keys(
         try:
             sample = sample_keys(root, topic, log_bytes_max=share)
         except (KafkalogError, OSError) as error:
-            failures.append(Advice("problem", "Records cannot be read", f"{error}.", topic.name))
+            failures.append(Advice("problem", NO_SAMPLE, f"{error}.", topic.name))
             continue
         if sample is not None:
             samples.append(sample)

@@ -5,13 +5,17 @@
     assets/*.js        all script, in the order of _SCRIPTS
     <script type="application/json">   the data, drawn by the script as text and never as markup
 
+Title, heading and findings are markup: they can be read where scripts do not run. The script draws all other sections.
+`sections` of the data names them in order, without those that would be empty; `absent` says why a section is missing.
+
 The data are the facts (facts.py) in columns instead of rows, and bounded: tables are objects of lists of equal length,
 so that column names appear once; rows that do not fit are omitted, small and sound ones first, and counted in
-`left_out`; topics are referred to by their number in the table of topics.
+`left_out`; topics are referred to by their number in the table of topics. Partitions are sorted: those with errors,
+then by size, then the empty ones, which the page shows on request.
 
-Names, keys and configuration values are untrusted. In the data `<`, `>` and `&` are written as JSON escapes, so that no
-value can end the script element. The content security policy of the page allows only this style and this script, by
-their hashes, and no requests.
+Names, keys and configuration values are untrusted. Markup contains them escaped. In the data `<`, `>` and `&` are
+written as JSON escapes, so that no value can end the script element. The content security policy of the page allows
+only this style and this script, by their hashes, and no requests.
 """
 
 from __future__ import annotations
@@ -29,16 +33,20 @@ from typing import Any, Final
 
 from pyspark_kafkalog.maintenance.jobs.sinks import PARTITION_METRICS, ROOT_METRICS
 from pyspark_kafkalog.report.facts import (
+    FINDING_SEVERITIES,
+    KEY_RECORDS_MIN,
+    KEY_SHARE_MIN,
+    KEY_TIMES_OTHERS,
+    Advice,
     CommitFacts,
-    HeavyKey,
     KeySample,
     PartitionFacts,
     RootFacts,
     TopicFacts,
     WriteHistory,
 )
-from pyspark_kafkalog.report.findings import all_well
-from pyspark_kafkalog.units import printable
+from pyspark_kafkalog.report.findings import all_well, minute_utc
+from pyspark_kafkalog.units import plural, printable
 
 _KEY_CHARS_MAX: Final = 96
 _TEXT_CHARS_MAX: Final = 400
@@ -72,41 +80,66 @@ def page_data(root: RootFacts, limits: Limits) -> dict[str, Any]:
     numbers = {topic.name: number for number, topic in enumerate(topics)}
     everything = [each for topic in root.topics for each in topic.partitions]
     partitions = _largest([each for each in everything if each.topic_partition.topic in numbers], limits.partitions)
-    return {
-        "root": {
-            "path": str(root.path),
-            "foreign": root.is_foreign,
-            "cluster": root.cluster_id,
-            "node": root.node_id,
-            "now": root.now_ms,
-            "following": None if root.following is None else _cut(root.following, _TEXT_CHARS_MAX),
-        },
-        "totals": _totals(root, everything),
+    partitions.sort(key=lambda each: (each.error is None, each.is_empty, -each.size_bytes))
+    data = {
+        "root": {"foreign": root.is_foreign, "now": root.now_ms},
+        "totals": _totals(root, everything) if root.topics else None,
         "topics": _topics(topics),
         "partitions": _partitions(partitions, numbers),
+        "filled": sum(not each.is_empty for each in partitions),
         "runs": _runs(partitions, limits.runs),
         "sizes": _sizes(everything),
         "history": None if root.history is None else _history(root.history, limits),
         "groups": _groups(root, limits.groups),
         "last_cleaning": None if root.last_cleaning is None else asdict(root.last_cleaning),
         "maintenance": _maintenance(root.runs[: limits.maintenance_rows]),
-        "keys": [_keys(each, numbers) for each in root.keys if each.topic in numbers][: limits.key_topics],
-        "findings": [
-            [each.severity, each.title, _cut(each.text, _TEXT_CHARS_MAX), each.topic]
-            for each in root.findings[: limits.findings]
-        ],
-        "coverage": {
-            "all_well": all_well(root),
-            "read": [_cut(each, _TEXT_CHARS_MAX) for each in root.coverage.read],
-            "unread": [_cut(each, _TEXT_CHARS_MAX) for each in root.coverage.unread],
-        },
+        "keys": _keys([each for each in root.keys if each.topic in numbers][: limits.key_topics], numbers),
+        "key_rule": _KEY_RULE,
         "notes": list(root.notes),
         "left_out": {
             "topics": len(root.topics) - len(topics),
             "partitions": len(everything) - len(partitions),
             "groups": max(len(root.groups) - limits.groups, 0),
-            "findings": max(len(root.findings) - limits.findings, 0),
         },
+    }
+    return data | _sections(root, data)
+
+
+_KEY_RULE: Final = (
+    f"A key stands out if it has {100 * KEY_SHARE_MIN:.0f} % or more of the records or bytes of a topic's sample, and "
+    f"at least {KEY_TIMES_OTHERS} times as much as the other keys on average. Samples of under {KEY_RECORDS_MIN} "
+    "records are not judged."
+)
+
+
+def _sections(root: RootFacts, data: Mapping[str, Any]) -> dict[str, list[str]]:
+    """`sections`: the names of those with something to show. `absent`: why others are missing, if that is not plain."""
+    is_stored = any(each.size_bytes for each in root.topics)
+    history, topics = data["history"], data["topics"]
+    is_maintained = bool(data["last_cleaning"] or data["maintenance"] or (history and history["maintenance"]["offset"]))
+    is_maintained |= any(topics["due"]) or any(each is not None for each in topics["dirty"])
+    no_key = (
+        f"No key stands out in the newest records of {plural(len(root.keys), 'topic')}. {_KEY_RULE}"
+        if root.keys
+        else "No records were sampled for the largest keys."
+    )
+    found = (
+        ("topics", bool(root.topics), "There are no topics."),
+        ("timeline", is_stored, "No partition holds records." if root.topics else ""),
+        ("partitions", bool(data["partitions"]["topic"]), ""),
+        ("sizes", any(bits for bits, _, _ in data["sizes"]), ""),
+        (
+            "history",
+            bool(history and history["newest"]["offset"]),
+            "A broker's directory does not record who wrote what, and when." if root.is_foreign else "",
+        ),
+        ("groups", bool(root.groups), "No consumer group has committed offsets."),
+        ("maintenance", is_maintained, "No topic is compacted, and no work of retention is due or recorded."),
+        ("keys", bool(data["keys"]["key"]), no_key if is_stored else ""),
+    )
+    return {
+        "sections": [name for name, is_there, _ in found if is_there],
+        "absent": [why for _, is_there, why in found if why and not is_there] if root.is_opened else [],
     }
 
 
@@ -217,14 +250,20 @@ def _sizes(partitions: Iterable[PartitionFacts]) -> list[list[int]]:
     return [[bits, *bins[bits]] for bits in sorted(bins)]
 
 
+#: Measures of writes; without any of them the page has no chart of the history.
+_MEASURES: Final = ("records", "bytes")
+
+
 def _history(history: WriteHistory, limits: Limits) -> dict[str, Any]:
     series = history.series
+    measures = [] if series is None else [each for each in _MEASURES if any(map(any, getattr(series, each)))]
     return {
         "whole": history.is_whole,
         "commits": history.commits_read,
         "series": None
-        if series is None
+        if series is None or not measures
         else {
+            "measures": [*measures, "commits"],
             "start": series.start_ms,
             "width": series.bucket_ms,
             "buckets": series.buckets,
@@ -285,21 +324,19 @@ def _plain(value: object) -> int | float | str | None:
     return _cut(value.isoformat() if isinstance(value, date) else str(value), 200)
 
 
-def _keys(sample: KeySample, numbers: Mapping[str, int]) -> dict[str, Any]:
+def _keys(samples: Sequence[KeySample], numbers: Mapping[str, int]) -> dict[str, list[Any]]:
+    """The keys that stand out, with percentages of their topic's sample."""
+    rows = [(sample, key) for sample in samples for key in sample.outstanding()]
     return {
-        "topic": numbers[sample.topic],
-        "partitions": sample.partitions,
-        "records": sample.records,
-        "bytes": sample.bytes,
-        "distinct": sample.distinct_keys,
-        "error": sample.error_records,
-        "by_records": [_key_row(each) for each in sample.by_records],
-        "by_bytes": [_key_row(each) for each in sample.by_bytes],
+        "topic": [numbers[sample.topic] for sample, _ in rows],
+        "key": [key_text(each.key or b"") or "(empty)" for _, each in rows],
+        "records": [each.records for _, each in rows],
+        "records_percent": [round(100 * each.records / sample.records, 1) for sample, each in rows],
+        "bytes": [each.bytes for _, each in rows],
+        "bytes_percent": [round(100 * each.bytes / max(sample.bytes, 1), 1) for sample, each in rows],
+        "sample": [sample.records for sample, _ in rows],
+        "error": [sample.error_records for sample, _ in rows],
     }
-
-
-def _key_row(key: HeavyKey) -> list[Any]:
-    return [None if key.key is None else key_text(key.key), key.records, key.bytes]
 
 
 def key_text(key: bytes) -> str:
@@ -328,23 +365,114 @@ def render(root: RootFacts, *, bytes_max: int = PAGE_BYTES_MAX) -> str:
     """The page of `root`, of about `bytes_max` bytes at most."""
     limits = Limits()
     while True:
-        page = _page(page_data(root, limits))
+        page = _page(root, limits)
         if len(page.encode()) <= bytes_max or limits.partitions == 1:
             return page
         limits = limits.halved()
 
 
-def _page(data: dict[str, Any]) -> str:
+def _page(root: RootFacts, limits: Limits) -> str:
     style = _asset("page.css")
     script = '"use strict";\n(() => {\n' + "\n".join(map(_asset, _SCRIPTS)) + "})();\n"
+    found = plural(len(root.findings), "finding") if root.findings else "No findings"
     holes = {
-        "title": html.escape(f"{printable(data['root']['path'])} · kafkalog report"),
+        "title": _escaped(f"{found} · {root.path}"),
+        "kicker": "A Kafka broker's log directory" if root.is_foreign else "Log directory",
+        "path": _breakable(str(root.path)),
+        "facts": _facts_line(root),
+        "findings": _findings_section(root, found, limits.findings),
         "policy": f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'",
         "style": style,
         "script": script,
-        "data": json_for_script(_shown(data)),
+        "data": json_for_script(_shown(page_data(root, limits))),
     }
     return _HOLE.sub(lambda hole: holes[hole[1]], _asset("page.html"))
+
+
+#: Places to break a name: after its separators, so that lines do not end within a word.
+_BREAK = re.compile(r"(?<=[._/-])(?=[^._/-])")
+#: Commands in the text of a finding.
+_COMMAND = re.compile(r"\bkafkalog (?:transactions find-hanging|[a-z][a-z-]*)(?: --[a-z]+)*")
+#: Findings of one kind, from which on their texts are folded.
+_FOLDED_MIN: Final = 4
+
+
+def _escaped(text: str) -> str:
+    return html.escape(printable(text))
+
+
+def _breakable(name: str) -> str:
+    return _BREAK.sub("<wbr>", _escaped(name))
+
+
+def _facts_line(root: RootFacts) -> str:
+    facts = [f"as of {minute_utc(root.now_ms)}"]
+    facts += [] if root.cluster_id is None else [f"cluster {root.cluster_id}"]
+    facts += [] if root.node_id is None else [f"node {root.node_id}"]
+    facts += [] if root.following is None else [_cut(root.following, _TEXT_CHARS_MAX)]
+    return " · ".join(f"<span>{_escaped(each)}</span>" for each in facts)
+
+
+def _findings_section(root: RootFacts, title: str, findings_max: int) -> str:
+    """The findings by kind, or that there are none, and what was read to find them."""
+    kinds: dict[tuple[str, str], list[Advice]] = {}
+    for each in root.findings[:findings_max]:
+        kinds.setdefault((each.severity, each.title), []).append(each)
+    counts = [(name, sum(each.severity == name for each in root.findings)) for name in FINDING_SEVERITIES]
+    chips = "".join(f'<li class="{name}">{plural(count, name)}</li>' for name, count in counts if count)
+    items = "".join(_finding(root, found) for found in kinds.values())
+    well = (
+        f'<p class="all-well{" checked" if root.coverage.are_batches_checked else ""}">{_escaped(all_well(root))}</p>'
+    )
+    omitted = len(root.findings) - findings_max
+    read = [(name, each) for name, each in (("Read", root.coverage.read), ("Not read", root.coverage.unread)) if each]
+    return (
+        '<section id="findings" aria-labelledby="findings-title">'
+        + f'<div class="head"><h2 id="findings-title">{title}</h2>'
+        + (f'<ul class="counts">{chips}</ul></div><ul class="findings">{items}</ul>' if items else f"</div>{well}")
+        + (f'<p class="hint">{plural(omitted, "finding")} more are not shown.</p>' if omitted > 0 else "")
+        + '<dl class="coverage">'
+        + "".join(f"<div><dt>{name}</dt><dd>{_prose(_sentence(those))}</dd></div>" for name, those in read)
+        + "</dl></section>"
+    )
+
+
+def _sentence(parts: Sequence[str]) -> str:
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _finding(root: RootFacts, found: Sequence[Advice]) -> str:
+    """The findings of one severity and title."""
+    severity, first = found[0].severity, found[0]
+    about = f" in {len(found):,} cases" if len(found) > 1 else f" in {_topic(first.topic)}" if first.topic else ""
+    head = f"<strong>{_escaped(first.title)}</strong>{about}"
+    texts = [_prose(_cut(_below(each.text, str(root.path)), _TEXT_CHARS_MAX)) for each in found]
+    if len(found) > 1:
+        names = [f"{_topic(each.topic)}: " if each.topic else "" for each in found]
+        texts = [name + text for name, text in zip(names, texts, strict=True)]
+    body = "".join(f"<p>{each}</p>" for each in texts)
+    is_folded = len(found) >= _FOLDED_MIN
+    return (
+        f'<li class="finding {severity}"><span class="severity">{severity.capitalize()}</span>'
+        + (f"<details><summary>{head}</summary>{body}</details>" if is_folded else f"<div>{head}{body}</div>")
+        + "</li>"
+    )
+
+
+def _topic(name: str) -> str:
+    return f'<span class="topic-name">{_breakable(name)}</span>'
+
+
+def _below(text: str, path: str) -> str:
+    """The text with files named from the root, whose path is in the page's heading."""
+    return text.replace(path.rstrip("/") + "/", "")
+
+
+def _prose(text: str) -> str:
+    """The text with its commands set apart, and with places to break the paths of files."""
+    marked = _COMMAND.sub(lambda command: f"<code>{command[0]}</code>", _escaped(text))
+    return re.sub(r"(?<=\w/)(?=\w)", "<wbr>", marked)
 
 
 def _shown(tree: Any) -> Any:

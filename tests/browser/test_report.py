@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from selenium.webdriver.common.keys import Keys
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.report.gather import GatherOptions, gather
 from pyspark_kafkalog.report.page import PAGE_BYTES_MAX, render
+from pyspark_kafkalog.units import printable
 from tests.browser.page import BrowserPage
 
 Show = Callable[[str], BrowserPage]
@@ -37,11 +39,122 @@ def test_page_renders_without_errors(show: Show, lively_page: str, dark: bool, w
 
     assert page.js("return 'ready' in document.documentElement.dataset")
     assert page.js("return [...document.querySelectorAll('main section')].map((each) => each.id)") == _SECTIONS
-    assert page.js("return document.documentElement.scrollWidth <= innerWidth"), "wider than the window"
+    assert not overflows(page), "wider than the window"
     red = page.js("return Number(getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0])")
     assert red < 64 if dark else red > 192
     assert not re.search(r"undefined|NaN|\[object|Infinity", page.text("body"))
     assert page.console() == []
+
+
+def overflows(page: BrowserPage) -> bool:
+    """Whether the page is wider than the window."""
+    return bool(page.js("return document.documentElement.scrollWidth > document.documentElement.clientWidth"))
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_page_without_topics_has_findings_and_reasons_alone(show: Show, tmp_path: Path, dark: bool) -> None:
+    log_dir = LogDir.create(tmp_path / "root")
+    page = show(render(gather(log_dir.root, GatherOptions())))
+    page.set_up(dark=dark, width=390)
+    page.driver.refresh()
+
+    assert page.js("return [...document.querySelectorAll('main section')].map((each) => each.id)") == [
+        "findings",
+        "history",
+    ]
+    assert page.js("return document.querySelectorAll('svg, .tiles').length") == 0
+    assert page.text("#colophon p") == "There are no topics."
+    assert not overflows(page)
+    assert page.console() == []
+
+
+def test_title_is_first_on_a_phone_and_findings_follow_it(show: Show, lively_page: str) -> None:
+    page = show(lively_page)
+    page.set_up(dark=False, width=390)
+    page.driver.refresh()
+
+    assert re.fullmatch(r"\d+ findings? · .*/root", page.driver.title)
+    top = "return document.querySelector(arguments[0]).getBoundingClientRect().top"
+    tops = [page.js(top, each) for each in ("h1", "#contents", "#findings", ".tiles", "#topics")]
+    assert tops == sorted(tops)
+    assert tops[2] < 300
+
+
+@pytest.mark.parametrize("topic", ["orders", "idle"])
+def test_headings_tables_drawings_and_controls_are_named(show: Show, lively_page: str, topic: str) -> None:
+    page = show(lively_page)
+    choose(page, topic)
+
+    levels = page.js("return [...document.querySelectorAll('h1, h2, h3')].map((each) => Number(each.tagName[1]))")
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    assert page.js(
+        "return [...document.querySelectorAll('table')].every((each) => each.caption && each.caption.textContent)"
+    )
+    assert page.js("return [...document.querySelectorAll('svg')].every((each) => each.getAttribute('aria-label'))")
+    named = "(each) => each.getAttribute('aria-label') || each.textContent.trim()"
+    assert page.js(f"return [...document.querySelectorAll('button, input, select, a, section')].every({named})")
+
+
+def choose(page: BrowserPage, topic: str) -> None:
+    page.js(
+        "[...document.querySelectorAll('#topics .link')].find((each) => each.textContent === arguments[0]).click()",
+        topic,
+    )
+
+
+def test_empty_partitions_are_folded_and_can_be_opened(show: Show, lively_page: str) -> None:
+    page = show(lively_page)
+    fold = page.driver.find_element(
+        By.XPATH, "//section[@id='partitions']//button[contains(text(), 'empty partitions')]"
+    )
+    assert "idle" not in page.text("#partitions tbody")
+    assert fold.get_attribute("aria-expanded") == "false"
+
+    fold.send_keys(Keys.ENTER)
+    assert fold.get_attribute("aria-expanded") == "true"
+    page.driver.find_element(By.CSS_SELECTOR, "#partitions th:nth-child(1) button").click()
+    opened = page.text("#partitions .status")
+    fold.click()
+    assert page.text("#partitions .status") != opened
+    page.driver.find_element(By.CSS_SELECTOR, "#partitions input").send_keys("idle")
+    assert "1 to 15 of 30" in page.text("#partitions .status"), "a filter finds folded rows too"
+
+
+def test_empty_lanes_are_folded_and_can_be_opened(show: Show, lively_page: str) -> None:
+    page = show(lively_page)
+    lanes = "return [...document.querySelectorAll('#timeline .lane-name')].map((each) => each.textContent)"
+    assert "idle" not in page.js(lanes)
+    page.driver.find_element(By.CSS_SELECTOR, "#timeline .fold").click()
+    assert "idle" in page.js(lanes)
+
+    choose(page, "orders")
+    assert page.js(lanes) == ["1", "0", "3", "2"], "the largest partition is first"
+    choose(page, "idle")
+    assert page.js("return document.querySelectorAll('#timeline svg').length") == 0
+    page.driver.find_element(By.CSS_SELECTOR, "#timeline .fold").click()
+    assert len(page.js(lanes)) == 24
+
+
+def test_narrow_window_shows_main_columns_and_others_on_request(show: Show, lively_page: str) -> None:
+    page = show(lively_page)
+    page.set_up(dark=False, width=390)
+    page.driver.refresh()
+    shown = "return [...document.querySelectorAll('#topics th')].filter((each) => each.offsetWidth).length"
+    assert page.js(shown) == 3
+    assert (
+        page.js(
+            "return [...document.querySelectorAll('.scroll')].filter((each) => each.scrollWidth > each.clientWidth)"
+            ".map((each) => each.getAttribute('aria-label'))"
+        )
+        == []
+    )
+
+    for each in page.driver.find_elements(By.CSS_SELECTOR, ".fold.wider"):
+        page.js("arguments[0].click()", each)
+    assert page.js(shown) == 9
+    assert not overflows(page)
 
 
 def test_page_fetches_nothing(show: Show, lively_page: str) -> None:
@@ -56,7 +169,7 @@ def test_broker_directory_renders(show: Show, kafka_fixtures: Path) -> None:
         page = show(render(gather(LogDir.open(kafka_fixtures / name).root, GatherOptions())))
 
         assert page.js("return 'ready' in document.documentElement.dataset")
-        assert page.text("#kicker") == "A Kafka broker's log directory"
+        assert page.text(".kicker") == "A Kafka broker's log directory"
         assert page.console() == []
 
 
@@ -89,6 +202,7 @@ def test_tables_filter_sort_and_page(show: Show, lively_page: str) -> None:
     page = show(lively_page)
     driver = page.driver
     column = "#partitions tbody td:nth-child({})"
+    driver.find_element(By.CSS_SELECTOR, "#partitions .fold:not(.wider)").click()
 
     assert page.text("#partitions .status").startswith("1 to 15 of ")
     driver.find_element(By.CSS_SELECTOR, "#partitions button[aria-label='Next page']").click()
@@ -111,7 +225,7 @@ def test_tables_filter_sort_and_page(show: Show, lively_page: str) -> None:
 
 def test_chosen_topic_shows_its_segments(show: Show, lively_page: str) -> None:
     page = show(lively_page)
-    page.js("[...document.querySelectorAll('#topics .link')].find((each) => each.textContent === 'orders').click()")
+    choose(page, "orders")
 
     assert page.js("return document.querySelectorAll('#timeline .lane').length") == 4
     assert page.js("return document.querySelectorAll('#timeline rect.segment.active').length") == 4
@@ -126,7 +240,7 @@ def test_chosen_topic_shows_its_segments(show: Show, lively_page: str) -> None:
 
 def test_segments_are_drawn_to_scale(show: Show, lively_page: str) -> None:
     page = show(lively_page)
-    page.js("[...document.querySelectorAll('#topics .link')].find((each) => each.textContent === 'orders').click()")
+    choose(page, "orders")
     page.driver.find_element(By.XPATH, "//section[@id='timeline']//button[text()='By offset']").click()
 
     marks = page.js(
@@ -146,16 +260,16 @@ def test_segments_are_drawn_to_scale(show: Show, lively_page: str) -> None:
 
 def test_keyboard_reaches_segments_and_tooltips(show: Show, lively_page: str) -> None:
     page = show(lively_page)
-    page.js("[...document.querySelectorAll('#topics .link')].find((each) => each.textContent === 'orders').click()")
+    choose(page, "orders")
     first = page.driver.find_element(By.CSS_SELECTOR, "#timeline rect.segment[tabindex='0']")
     page.js("arguments[0].focus()", first)
-    assert page.text("#tooltip").startswith("partition 0")
+    assert page.text("#tooltip").startswith("partition 1")
 
     first.send_keys(Keys.ARROW_RIGHT)
     here = page.js("return document.activeElement.dataset.tip")
     assert here != first.get_attribute("data-tip")
     page.driver.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
-    assert page.js("return document.activeElement.dataset.tip").startswith("partition 1")
+    assert page.js("return document.activeElement.dataset.tip").startswith("partition 0")
     page.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
     assert page.js("return document.getElementById('tooltip').hidden")
 
@@ -178,7 +292,7 @@ def test_hostile_names_are_shown_and_not_run(show: Show) -> None:
 
     assert page.js("return 'ready' in document.documentElement.dataset")
     assert page.js("return window.pwned === undefined && document.images.length === 0")
-    assert page.js("return document.querySelector('#topics tbody td').textContent") == HOSTILE
+    assert page.js("return document.querySelector('#topics tbody td').textContent") == printable(HOSTILE)
     assert page.js("return document.querySelectorAll('script').length") == 2
     assert page.console() == []
 
@@ -208,7 +322,7 @@ def test_topic_names_break_after_separators_only(show: Show, tmp_path: Path) -> 
 
     lines = page.js(
         """
-        const name = document.querySelector('#topics tbody td .link span'), lines = [];
+        const name = document.querySelector('#topics tbody td span'), lines = [];
         for (const part of name.childNodes) {
           if (part.nodeType !== Node.TEXT_NODE) continue;
           const range = document.createRange();
@@ -231,6 +345,7 @@ def test_table_that_is_wider_than_window_shows_shadow_at_its_edge(show: Show, li
     page = show(lively_page)
     page.set_up(dark=False, width=390)
     page.driver.refresh()
+    page.js("document.querySelector('#topics .fold.wider').click()")
 
     assert page.js("const box = document.querySelector('#topics .scroll'); return box.scrollWidth > box.clientWidth")
     assert "linear-gradient" in page.js(

@@ -127,6 +127,7 @@ function watchTooltips() {
 // Light, dark, or as the system says
 
 function watchTheme() {
+  document.getElementById("theme").hidden = false;
   const buttons = [...document.querySelectorAll("[data-theme-choice]")];
   const choose = (choice) => {
     if (choice === "auto") delete document.documentElement.dataset.theme;
@@ -150,6 +151,18 @@ function watchTheme() {
       }
     });
   }
+}
+
+// A button that shows more, and hides it again
+
+function fold(showText, hideText, onToggle) {
+  const button = el("button", { type: "button", class: "fold", "aria-expanded": "false", click: () => {
+    const opens = button.getAttribute("aria-expanded") === "false";
+    button.setAttribute("aria-expanded", String(opens));
+    button.textContent = opens ? hideText : showText;
+    onToggle(opens);
+  } }, showText);
+  return button;
 }
 
 // A few choices, one of them taken

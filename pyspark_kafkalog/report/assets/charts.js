@@ -15,9 +15,20 @@ function fitted(draw, label) {
   return { node: box, redraw };
 }
 
-function canvas(width, height, label) {
-  return svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label });
+function canvas(width, height, label, role = "img") {
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role, "aria-label": label });
 }
+
+// The width of a text of SVG in pixels, as measured in the font of the page.
+const ruler = document.createElement("canvas").getContext("2d");
+
+function textWidth(words, size) {
+  ruler.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+  return ruler.measureText(words).width;
+}
+
+const AXIS_SIZE = 12;
+const DRAWN_IN_WORDS_MAX = 40;
 
 function text(x, y, words, anchor, kind) {
   return svg("text", { x, y, "text-anchor": anchor || "start", class: kind || null }, words);
@@ -60,19 +71,23 @@ function timeLabel(ms, step) {
 function timeAxis(picture, start, end, left, right, top, bottom) {
   const span = Math.max(end - start, 1);
   const x = (ms) => left + ((ms - start) / span) * (right - left);
-  const { ticks, step } = timeTicks(start, end, Math.max(2, Math.floor((right - left) / 84)));
+  const { ticks, step } = timeTicks(start, end, Math.max(2, Math.floor((right - left) / 68)));
   for (const tick of ticks) {
     picture.append(svg("line", { x1: x(tick), x2: x(tick), y1: top, y2: bottom, class: "grid" }));
-    picture.append(text(x(tick), bottom + 16, timeLabel(tick, step), "middle", "axis"));
+    const label = timeLabel(tick, step);
+    const half = textWidth(label, AXIS_SIZE) / 2;
+    picture.append(text(Math.max(half, Math.min(x(tick), right + 4 - half)), bottom + 16, label, "middle", "axis"));
   }
   return x;
 }
 
 /* Bars side by side: bars = [{label, value, tip, mark?}], format for values, mean draws a line there. */
 function barChart(label, bars, format, base, options = {}) {
+  // Readers of screens hear the values.
+  const words = bars.length > DRAWN_IN_WORDS_MAX ? label : `${label}: ${bars.map((bar) => bar.tip.replaceAll("\n", ", ")).join("; ")}`;
   return fitted((width) => {
     const [height, left, bottom] = [options.height || 200, 64, 26];
-    const picture = canvas(width, height, label);
+    const picture = canvas(width, height, words);
     const most = Math.max(...bars.map((bar) => bar.value), 1);
     const ticks = ticksTo(most, base);
     const top = ticks[ticks.length - 1];
@@ -83,14 +98,16 @@ function barChart(label, bars, format, base, options = {}) {
     }
     const step = (width - left - 8) / bars.length;
     const gap = Math.max(Math.min(step * 0.25, 6), step - 72);
-    const each = Math.max(1, Math.ceil(52 / step));
+    const widest = Math.max(...bars.map((bar) => textWidth(bar.label, AXIS_SIZE)));
+    const each = Math.max(1, Math.ceil((widest + 8) / step));
     bars.forEach((bar, at) => {
       const x = left + 4 + at * step;
       const shown = bar.value ? Math.max(y(0) - y(bar.value), 1.5) : 0;
       picture.append(svg("rect", { x: x + gap / 2, y: y(0) - shown, width: Math.max(step - gap, 1), height: shown, rx: Math.min(2, step / 4), class: "bar-mark" + (bar.mark ? " marked" : "") }));
       // The whole height takes the pointer: bars can be very low.
       picture.append(svg("rect", { x, y: 0, width: step, height: height - bottom, class: "catch", "data-tip": bar.tip }));
-      if (at % each === 0) picture.append(text(x + step / 2, height - 8, bar.label, "middle", "axis"));
+      const middle = Math.min(x + step / 2, width - textWidth(bar.label, AXIS_SIZE) / 2);
+      if (at % each === 0) picture.append(text(middle, height - 8, bar.label, "middle", "axis"));
     });
     if (options.mean) {
       picture.append(svg("line", { x1: left, x2: width, y1: y(options.mean), y2: y(options.mean), class: "mean" }));
@@ -138,13 +155,13 @@ function legend(names) {
   return el("ul", { class: "legend" }, names.map(([kind, name]) => el("li", {}, el("span", { class: `swatch ${kind}` }), name)));
 }
 
-/* Names with bars beside: rows = [{name, value, tip, plain?}]. */
+/* Names with bars beside: rows = [{name, value, tip}]. */
 function barList(label, rows, format) {
   const most = Math.max(...rows.map((row) => row.value), 1);
   return el("ol", { class: "bar-list", "aria-label": label }, rows.map((row) => {
     const bar = el("span", { class: "bar", "aria-hidden": "true" });
     bar.style.setProperty("--part", (row.value / most).toFixed(4));
     return el("li", { "data-tip": row.tip },
-      el("span", { class: row.plain ? "key" : "key quiet" }, row.name), el("span", { class: "number" }, format(row.value)), bar);
+      el("span", { class: "key" }, row.name), el("span", { class: "number" }, format(row.value)), bar);
   }));
 }

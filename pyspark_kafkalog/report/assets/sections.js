@@ -1,14 +1,17 @@
-// The sections of the page, from top to bottom.
+// The sections of the page after its findings, from top to bottom. `data.sections` names those that have something to show.
 
 const main = document.getElementById("main");
 const contents = document.getElementById("contents");
 
-function section(id, title, hint, ...children) {
+function link(id, title) {
   contents.append(el("a", { href: "#" + id }, title));
+}
+
+function section(id, title, hint, ...children) {
+  link(id, title);
   const node = el("section", { id, "aria-labelledby": id + "-title" },
     el("h2", { id: id + "-title" }, title), hint ? el("p", { class: "hint" }, hint) : null, children);
   main.append(node);
-  return node;
 }
 
 function byTopic(list) {
@@ -24,50 +27,19 @@ function time0(list) {
   return (row) => (list[row] < 0 ? null : list[row]);
 }
 
-// What it is, and its measures
+// Its measures
 
-function masthead() {
-  const { root, totals } = data;
-  document.getElementById("kicker").textContent = root.foreign ? "A Kafka broker's log directory" : "Log directory";
-  document.getElementById("path").textContent = root.path;
-  const parts = [`as of ${time(root.now)} UTC`];
-  if (root.cluster) parts.push(`cluster ${root.cluster}`);
-  if (root.node !== null) parts.push(`node ${root.node}`);
-  if (root.following) parts.push(root.following);
-  document.getElementById("facts-line").textContent = parts.join(" · ");
+function tiles() {
+  const { totals } = data;
   const tile = (name, value, more, exact) =>
     el("div", { class: "tile", "data-tip": exact }, el("dt", {}, name), el("dd", {}, value), more ? el("dd", { class: "more" }, more) : null);
-  main.append(el("dl", { class: "tiles" },
+  main.append(el("dl", { class: "tiles", "aria-label": "Measures" },
     tile("Topics", count(totals.topics)),
     tile("Partitions", count(totals.partitions)),
-    tile("Records", short(totals.offsets), "offsets, at most so many records", count(totals.offsets)),
+    tile("Records", short(totals.offsets), "counted by offset", count(totals.offsets)),
     tile("Log size", bytes(totals.bytes), counted(totals.segments, "segment"), count(totals.bytes) + " bytes"),
-    tile("Newest record", totals.last < 0 ? NONE : ago(totals.last), totals.first < 0 ? null : `oldest ${ago(totals.first)}`, `${time(totals.first)} to ${time(totals.last)}`),
+    totals.last < 0 ? null : tile("Newest record", ago(totals.last), `oldest ${ago(totals.first)}`, `${time(totals.first)} to ${time(totals.last)}`),
     totals.groups ? tile("Group lag", short(totals.lag), counted(totals.groups, "consumer group"), count(totals.lag) + " records") : null));
-}
-
-function findings() {
-  const names = { problem: "Problem", warning: "Warning", note: "Note" };
-  const kinds = new Map();
-  for (const each of data.findings) {
-    const kind = each[0] + " " + each[1];
-    kinds.set(kind, [...(kinds.get(kind) || []), each]);
-  }
-  const words = (those, withTopic) => those.map(([, , sentence, topic]) =>
-    el("p", {}, withTopic && topic ? [el("span", { class: "topic-name" }, breakable(topic)), ": "] : null, sentence));
-  const item = (those) => {
-    const [severity, title, , topic] = those[0];
-    const about = those.length > 1 ? ` in ${counted(those.length, "case")}` : topic ? [" in ", el("span", { class: "topic-name" }, breakable(topic))] : null;
-    const head = [el("strong", {}, title), about];
-    return el("li", { class: `finding ${severity}` }, el("span", { class: "severity" }, names[severity]),
-      those.length > 3
-        ? el("details", {}, el("summary", {}, head), el("div", { class: "many" }, words(those, true)))
-        : el("div", {}, head, words(those, those.length > 1)));
-  };
-  const { all_well, read, unread } = data.coverage;
-  section("findings", "Findings", null, kinds.size ? el("ul", { class: "findings" }, [...kinds.values()].map(item)) : el("p", { class: "all-well" }, all_well),
-    read.length ? el("p", { class: "hint coverage" }, `Read: ${read.join("; ")}.`) : null,
-    unread.length ? el("p", { class: "hint coverage" }, `Not read: ${unread.join("; ")}.`) : null);
 }
 
 // Topics, and one of them
@@ -77,20 +49,20 @@ let chooseTopic = () => {};
 function topicsSection() {
   const columns = [
     column("Topic", "text", topics.name),
-    column("Partitions", "count", topics.partitions),
+    column("Partitions", "count", topics.partitions, { minor: true }),
     column("Records", "count", topics.offsets, { tip: "Offsets from log start to high watermark.\nCompaction and transactions leave gaps in them." }),
     column("Size", "bytes", topics.bytes, { bar: true }),
-    column("Segments", "count", topics.segments),
-    column("Skew", "factor", topics.skew, { tip: "The largest partition's size to the average one's" }),
-    column("Cleanup", "text", topics.policy, { tip: "cleanup.policy" }),
-    { name: "Oldest", kind: "time", get: time0(topics.first), tip: "Time of the first record, UTC" },
-    { name: "Newest", kind: "time", get: time0(topics.last), tip: "Largest timestamp, UTC" },
+    column("Segments", "count", topics.segments, { minor: true }),
+    column("Skew", "factor", topics.skew, { minor: true, tip: "The largest partition's size to the average one's" }),
+    column("Cleanup", "text", topics.policy, { minor: true, tip: "cleanup.policy" }),
+    { name: "Oldest", kind: "time", get: time0(topics.first), minor: true, tip: "Time of the first record, UTC" },
+    { name: "Newest", kind: "time", get: time0(topics.last), minor: true, tip: "Largest timestamp, UTC" },
   ];
-  const table = dataTable({ label: "topics", rows: rowsOf(topics), columns, sort: [3, -1], onRow: (row) => {
+  const table = dataTable({ label: "topics", rows: rowsOf(topics), columns, sort: [3, -1], onRow: data.sections.includes("timeline") && ((row) => {
     chooseTopic(row);
     document.getElementById("timeline").scrollIntoView();
-  } });
-  section("topics", "Topics", leftOut("topics"), table.node);
+  }) });
+  section("topics", "Topics", leftOut("topics"), table);
 }
 
 function leftOut(what) {
@@ -99,29 +71,32 @@ function leftOut(what) {
 }
 
 function timelineSection() {
-  if (!topics.name.length) return;
   const numbers = rowsOf(topics).sort((one, other) => topics.bytes[other] - topics.bytes[one]);
-  const state = { topic: topics.name.length > 1 ? -1 : 0, scale: "time", page: 0 };
-  const shown = () => (state.topic < 0 ? numbers : rowsByTopic[state.topic]);
+  const state = { topic: topics.name.length > 1 ? -1 : 0, scale: "time", page: 0, opened: false };
+  const lanesOf = (opened) => (state.topic < 0
+    ? numbers.filter((topic) => opened || topics.bytes[topic] > 0)
+    : rowsByTopic[state.topic].filter((row) => opened || row < data.filled));
   const picture = fitted((width) => {
-    const lanes = shown().slice(state.page * LANES, (state.page + 1) * LANES);
-    if (!lanes.length) return el("p", { class: "nothing" }, "The page has no room for its partitions.");
+    const lanes = lanesOf(state.opened).slice(state.page * LANES, (state.page + 1) * LANES);
+    if (!lanes.length) return el("p", { class: "nothing" }, lanesOf(true).length ? "No partition holds records." : "The page has no room for its partitions.");
     return state.topic < 0 ? overviewTimeline(width, lanes, chooseTopicHere) : topicTimeline(width, state.topic, lanes, state.scale);
   }, "Segments over time");
   const detail = el("div", { class: "detail" });
   const words = el("p", { class: "hint" });
   const keys = el("div", {});
+  const folds = el("div", { class: "folds" });
   const status = el("span", { class: "status", role: "status" });
   const previous = el("button", { type: "button", "aria-label": "Previous lanes", click: () => turn(-1) }, "‹");
   const next = el("button", { type: "button", "aria-label": "Next lanes", click: () => turn(1) }, "›");
+  const pager = el("span", { class: "pager" }, status, previous, next);
   const select = topicSelect("Topic to draw", topics.name.length > 1 ? [-1, ...rowsOf(topics)] : rowsOf(topics), state.topic, chooseTopicHere);
   const scale = choices("Scale", [["time", "By time"], ["size", "By size"], ["offset", "By offset"]], "time", (value) => { state.scale = value; show(); });
 
   function chooseTopicHere(topic) {
-    state.topic = topic;
-    state.page = 0;
+    Object.assign(state, { topic, page: 0, opened: false });
     select.value = String(topic);
     show();
+    drawFold();
   }
 
   function turn(by) {
@@ -129,102 +104,117 @@ function timelineSection() {
     show();
   }
 
+  function drawFold() {
+    const folded = lanesOf(true).length - lanesOf(false).length;
+    const those = counted(folded, state.topic < 0 ? "empty topic" : "empty partition");
+    folds.replaceChildren(...(folded ? [fold(`Show ${those}`, `Hide ${those}`, (opens) => { Object.assign(state, { page: 0, opened: opens }); show(); })] : []));
+  }
+
   function show() {
-    const lanes = shown().length;
-    const pages = Math.max(1, Math.ceil(lanes / LANES));
+    const lanes = lanesOf(state.opened).length;
+    const pages = Math.ceil(lanes / LANES);
     scale.hidden = state.topic < 0;
-    previous.hidden = next.hidden = pages < 2;
+    pager.hidden = pages < 2;
     previous.disabled = state.page === 0;
     next.disabled = state.page >= pages - 1;
     const first = state.page * LANES;
-    status.textContent = `${state.topic < 0 ? "topics" : "partitions"} ${count(first + 1)} to ${count(Math.min(first + LANES, lanes))} of ${count(lanes)}`;
+    status.textContent = `${count(first + 1)} to ${count(Math.min(first + LANES, lanes))} of ${counted(lanes, state.topic < 0 ? "topic" : "partition")}`;
     words.textContent = state.topic < 0
       ? "Bytes by record time, a lane for each topic, the largest first; height to each lane's own scale. Choose one to see its segments."
-      : { time: "Each segment from its first record's time to its largest timestamp; the higher, the larger.",
-        size: "Segments end to end, as wide as their bytes.",
-        offset: "Segments by the offsets they hold. Marks: log start, high watermark, and last stable offset where a transaction is open." }[state.scale];
+      : { time: "A lane for each partition, the largest first. Each segment from its first record's time to its largest timestamp; the higher, the larger.",
+        size: "A lane for each partition, the largest first. Segments end to end, as wide as their bytes.",
+        offset: "A lane for each partition, the largest first. Segments by the offsets they hold. Marks: log start, high watermark, and last stable offset where a transaction is open." }[state.scale];
     const compacted = state.topic >= 0 && topics.dirty[state.topic] !== null;
-    keys.replaceChildren(state.topic < 0 ? "" : legend([["active", "active segment"], ...(compacted ? [["clean", "cleaned"], ["dirty", "not cleaned"]] : [["closed", "closed"]])]));
+    keys.replaceChildren(state.topic < 0 || !lanes ? "" : legend([["active", "active segment"], ...(compacted ? [["clean", "cleaned"], ["dirty", "not cleaned"]] : [["closed", "closed"]])]));
     detail.replaceChildren(...(state.topic < 0 ? [] : topicDetail(state.topic)));
     picture.redraw();
   }
 
-  section("timeline", "Segments", null, words, el("div", { class: "table-tools" }, select, scale, el("span", { class: "spacer" }), status, previous, next), picture.node, keys, detail);
+  section("timeline", "Segments", null, words, el("div", { class: "table-tools" }, select, scale, el("span", { class: "spacer" }), pager), picture.node, keys, folds, detail);
   chooseTopic = chooseTopicHere;
-  show();
+  chooseTopicHere(state.topic);
 }
 
 function topicDetail(topic) {
-  const rows = rowsByTopic[topic];
+  const rows = rowsByTopic[topic].filter((row) => data.partitions.bytes[row] > 0);
   const parts = [];
   if (rows.length > 1) {
     const each = Math.ceil(rows.length / 120);
     const bars = [];
     for (let at = 0; at < rows.length; at += each) {
       const those = rows.slice(at, at + each);
-      const largest = those.reduce((most, row) => (data.partitions.bytes[row] > data.partitions.bytes[most] ? row : most), those[0]);
-      const number = data.partitions.partition[largest];
-      const more = those.length > 1 ? `\nthe largest of ${those.length} neighbours` : "";
-      bars.push({ label: String(number), value: data.partitions.bytes[largest], tip: `partition ${number}\n${bytes(data.partitions.bytes[largest])}, ${count(data.partitions.end[largest] - data.partitions.start[largest])} records${more}` });
+      const number = data.partitions.partition[rows[at]];
+      const more = those.length > 1 ? `\nthe largest of ${those.length} of about this size` : "";
+      bars.push({ label: String(number), value: data.partitions.bytes[rows[at]], tip: `partition ${number}\n${bytes(data.partitions.bytes[rows[at]])}, ${count(data.partitions.end[rows[at]] - data.partitions.start[rows[at]])} records${more}` });
     }
-    parts.push(el("div", {}, el("h3", {}, "Size by partition"), barChart("Size by partition", bars, bytes, 1024, { height: 170, mean: topics.bytes[topic] / topics.partitions[topic] })));
+    parts.push(el("div", {}, el("h3", {}, "Size by partition, the largest first"), barChart("Size by partition", bars, bytes, 1024, { height: 170, mean: topics.bytes[topic] / topics.partitions[topic] })));
   }
   const configs = Object.entries(topics.configs[topic]);
   parts.push(el("div", {}, el("h3", {}, "Configuration"),
     el("dl", { class: "configs" },
       el("div", {}, el("dt", {}, "topic id"), el("dd", {}, topics.id[topic] || NONE)),
-      configs.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value || "(empty)")))),
+      configs.map(([name, value]) => el("div", {}, el("dt", {}, breakable(name)), el("dd", {}, value || "(empty)")))),
     configs.length ? null : el("p", { class: "hint" }, "Defaults, with nothing set for the topic itself.")));
   return parts;
 }
 
 function partitionsSection() {
   const list = data.partitions;
-  const errors = list.error.some((each) => each !== null);
+  const rows = rowsOf(list);
+  const differs = (values, others) => rows.some((row) => values[row] !== others(row));
   const columns = [
     { name: "Topic", kind: "text", get: byTopic(list.topic) },
     column("Partition", "count", list.partition),
-    column("Log start", "count", list.start, { tip: "First offset that can be read" }),
-    column("Last stable", "count", list.stable, { tip: "Where read_committed ends: below the high watermark\nwhile a transaction is open" }),
-    column("High watermark", "count", list.end, { tip: "The offset after the last committed one" }),
+    column("Log start", "count", list.start, { minor: true, tip: "First offset that can be read" }),
+    ...(differs(list.stable, (row) => list.end[row]) ? [column("Last stable", "count", list.stable, { minor: true, tip: "Where read_committed ends: below the high watermark\nwhile a transaction is open" })] : []),
+    column("High watermark", "count", list.end, { minor: true, tip: "The offset after the last committed one" }),
     { name: "Records", kind: "count", get: (row) => list.end[row] - list.start[row], tip: "Offsets that can be read" },
     column("Size", "bytes", list.bytes, { bar: true }),
-    column("Segments", "count", list.segments),
-    column("Epoch", "count", list.epoch, { tip: "Leader epoch" }),
-    { name: "Oldest", kind: "time", get: time0(list.first) },
-    { name: "Newest", kind: "time", get: time0(list.last) },
-    ...(errors ? [column("Error", "text", list.error)] : []),
+    column("Segments", "count", list.segments, { minor: true }),
+    ...(differs(list.epoch, () => list.epoch[0]) ? [column("Epoch", "count", list.epoch, { minor: true, tip: "Leader epoch" })] : []),
+    { name: "Oldest", kind: "time", get: time0(list.first), minor: true },
+    { name: "Newest", kind: "time", get: time0(list.last), minor: true },
+    ...(differs(list.error, () => null) ? [column("Error", "text", list.error)] : []),
   ];
-  const table = dataTable({ label: "partitions", rows: rowsOf(list), columns, sort: [6, -1] });
-  section("partitions", "Partitions", leftOut("partitions"), table.node);
+  const size = columns.findIndex((each) => each.name === "Size");
+  const table = dataTable({ label: "partitions", rows, columns, sort: [size, -1], folded: { isFolded: (row) => row >= data.filled, name: "empty partition" } });
+  section("partitions", "Partitions", leftOut("partitions"), table);
 }
 
 function sizesSection() {
-  if (!data.sizes.length) return;
-  // Empty segments, then from the smallest others on.
-  const filled = data.sizes.map(([bits]) => bits).filter((bits) => bits > 0);
-  const [low, high] = filled.length ? [filled[0], filled[filled.length - 1]] : [1, 0];
-  const found = new Map(data.sizes.map(([bits, segments, size]) => [bits, [segments, size]]));
+  // From the smallest that is not empty on.
+  const filled = data.sizes.filter(([bits]) => bits > 0);
+  const empty = data.sizes.filter(([bits]) => bits === 0).reduce((sum, [, segments]) => sum + segments, 0);
+  const found = new Map(filled.map(([bits, segments, size]) => [bits, [segments, size]]));
   const bars = [];
-  const steps = Array.from({ length: high - low + 1 }, (_, at) => low + at);
-  for (const bits of found.has(0) ? [0, ...steps] : steps) {
+  for (let bits = filled[0][0]; bits <= filled[filled.length - 1][0]; bits += 1) {
     const [segments, size] = found.get(bits) || [0, 0];
-    const range = bits === 0 ? "empty" : `${bytes(2 ** (bits - 1))} to ${bytes(2 ** bits)}`;
-    bars.push({ label: bits === 0 ? "empty" : bytes(2 ** (bits - 1)).replace(".0", ""), value: segments, tip: `${range}\n${counted(segments, "segment")}, ${bytes(size)} in all` });
+    bars.push({ label: bytes(2 ** (bits - 1)).replace(".0", ""), value: segments, tip: `${bytes(2 ** (bits - 1))} to ${bytes(2 ** bits)}\n${counted(segments, "segment")}, ${bytes(size)} in all` });
   }
-  section("sizes", "Segment sizes", "Number of segments by size, from each power of two up to the next.", barChart("Segments by size", bars, short, 10));
+  const without = empty ? ` ${counted(empty, "empty segment")} ${empty === 1 ? "is" : "are"} not drawn.` : "";
+  section("sizes", "Segment sizes", `Number of segments by size, from each power of two up to the next.${without}`, barChart("Segments by size", bars, short, 10));
 }
 
 function historySection() {
   const history = data.history;
-  if (!history) {
-    const why = data.root.foreign ? "A broker's directory does not tell who wrote what, and when." : "It cannot be read; see the end of the page.";
-    section("history", "Write history", why);
-    return;
-  }
-  if (!history.series) return;
-  const series = history.series;
-  let measure = "records";
+  const table = dataTable({ label: "commits", rows: rowsOf(history.newest), sort: [0, -1], columns: [
+    column("Commit", "count", history.newest.offset, { minor: true, tip: "Offset in the metadata log" }),
+    column("Time", "time", history.newest.time),
+    column("Operation", "text", history.newest.operation, { minor: true }),
+    column("Topics", "text", history.newest.topics),
+    column("Records", "count", history.newest.records),
+    column("Bytes", "bytes", history.newest.bytes, { minor: true, bar: true }),
+    ...(history.newest.id.some((each) => each !== null) ? [
+      column("Transactional id", "text", history.newest.id, { minor: true }), column("Version", "count", history.newest.version, { minor: true })] : []),
+  ] });
+  const all = history.whole ? "all that are kept" : "the newest";
+  const width = history.series ? ` A bar is ${duration(history.series.width)}.` : "";
+  section("history", "Write history", `From ${counted(history.commits, "commit")}, ${all}.${width}`,
+    history.series ? historyChart(history.series) : null, el("h3", {}, "Newest commits"), table);
+}
+
+function historyChart(series) {
+  let [measure] = series.measures;
   const layers = () => (measure === "commits" ? [{ name: "commits", values: series.commits }]
     : series.topics.map((name, at) => ({ name: name || "other topics", values: series[measure][at] })));
   const picture = fitted((width) => stackedOverTime(`${measure} over time`, series, layers(), measure === "bytes" ? bytes : short, measure === "bytes" ? 1024 : 10)(width), "Writes over time");
@@ -233,30 +223,15 @@ function historySection() {
     names.replaceChildren(legend(layers().map((layer, at) => [`layer-${at}`, layer.name])));
     picture.redraw();
   };
-  const table = dataTable({ label: "commits", rows: rowsOf(history.newest), sort: [0, -1], columns: [
-    column("Commit", "count", history.newest.offset, { tip: "Offset in the metadata log" }),
-    column("Time", "time", history.newest.time),
-    column("Operation", "text", history.newest.operation),
-    column("Topics", "text", history.newest.topics),
-    column("Records", "count", history.newest.records),
-    column("Bytes", "bytes", history.newest.bytes, { bar: true }),
-    column("Transactional id", "text", history.newest.id),
-    column("Version", "count", history.newest.version),
-  ] });
-  const all = history.whole ? "all that are kept" : "the newest";
-  section("history", "Write history", `From ${counted(history.commits, "commit")}, ${all}. A bar is ${duration(series.width)}.`,
-    el("div", { class: "table-tools" }, choices("Measure", [["records", "Records"], ["bytes", "Bytes"], ["commits", "Commits"]], measure, (value) => { measure = value; show(); })),
-    picture.node, names, el("h3", {}, "Newest commits"), table.node);
   show();
+  const words = { records: "Records", bytes: "Bytes", commits: "Commits" };
+  const measures = choices("Measure", series.measures.map((each) => [each, words[each]]), measure, (value) => { measure = value; show(); });
+  return [el("div", { class: "table-tools" }, measures), picture.node, names];
 }
 
 function groupsSection() {
   const list = data.groups;
   const rows = rowsOf(list);
-  if (!rows.length) {
-    section("groups", "Consumer groups", "No group has committed offsets.");
-    return;
-  }
   const sums = new Map();
   for (const row of rows) {
     const found = sums.get(list.group[row]) || { lag: 0, partitions: 0, topics: new Set() };
@@ -270,15 +245,16 @@ function groupsSection() {
     column("Group", "text", list.group),
     column("Topic", "text", list.topic),
     column("Partition", "count", list.partition),
-    column("Committed", "count", list.committed),
-    column("End", "count", list.end, { tip: "High watermark; – where the partition is not in this directory" }),
+    column("Committed", "count", list.committed, { minor: true }),
+    column("End", "count", list.end, { minor: true, tip: "High watermark; – where the partition is not in this directory" }),
     column("Lag", "count", list.lag, { bar: true, tip: "Offsets still to be read" }),
-    { name: "Committed at", kind: "time", get: time0(list.time) },
+    { name: "Committed at", kind: "time", get: time0(list.time), minor: true },
   ] });
-  section("groups", "Consumer groups", leftOut("groups") || "Lag by group: offsets between what it has committed and the end.",
-    barList("Lag by group", largest.map(([name, { lag, partitions, topics: read }]) => ({
-      name, value: lag, plain: true, tip: `${name}\n${count(lag)} behind in ${counted(partitions, "partition")} of ${[...read].slice(0, 8).join(", ")}`,
-    })), count), table.node);
+  const lagging = largest.filter(([, { lag }]) => lag > 0);
+  section("groups", "Consumer groups", leftOut("groups") || (lagging.length ? "Lag by group: offsets between what it has committed and the end." : "No group has anything left to read."),
+    lagging.length ? barList("Lag by group", lagging.map(([name, { lag, partitions, topics: read }]) => ({
+      name, value: lag, tip: `${name}\n${count(lag)} behind in ${counted(partitions, "partition")} of ${[...read].slice(0, 8).join(", ")}`,
+    })), count) : null, table);
 }
 
 function maintenanceSection() {
@@ -296,29 +272,29 @@ function maintenanceSection() {
       column("Topic", "text", topics.name),
       column("Size", "bytes", topics.bytes),
       column("Dirty", "percent", topics.dirty, { bar: true, tip: "Of what the cleaner would read, how much it has not cleaned yet" }),
-    ] }).node);
+    ] }));
   }
   if (due.length) {
     parts.push(el("h3", {}, "What retention would take now"), dataTable({ label: "topics with retention due", rows: due, sort: [2, -1], columns: [
       column("Topic", "text", topics.name),
       column("Size", "bytes", topics.bytes),
       column("Due", "bytes", topics.due, { bar: true }),
-    ] }).node);
+    ] }));
   }
   const events = data.history && data.history.maintenance;
   if (events && events.offset.length) {
     parts.push(el("h3", {}, "Commits of retention and delete-records"), dataTable({ label: "maintenance commits", rows: rowsOf(events), sort: [0, -1], columns: [
-      column("Time", "time", events.time), column("Operation", "text", events.operation), column("Topics", "text", events.topics), column("Commit", "count", events.offset),
-    ] }).node);
+      column("Time", "time", events.time), column("Operation", "text", events.operation), column("Topics", "text", events.topics), column("Commit", "count", events.offset, { minor: true }),
+    ] }));
   }
-  if (Object.keys(data.maintenance).length) parts.push(el("h3", {}, "Runs of maintenance jobs"), runsChart() || [], runsTable().node);
-  section("maintenance", "Cleaner and retention", parts.length ? null : "No topic is compacted, and retention has taken nothing that is on record.", parts);
+  if (Object.keys(data.maintenance).length) parts.push(el("h3", {}, "Runs of maintenance jobs"), runsChart() || [], runsTable());
+  section("maintenance", "Cleaner and retention", null, parts);
 }
 
 // What each run took away, the newest runs, oldest first.
 function runsChart() {
   const list = data.maintenance;
-  if (!list.run_id || !list.bytes_dropped) return null;
+  if (!list.run_id || !list.bytes_dropped || !list.bytes_dropped.some((size) => size > 0)) return null;
   const runs = new Map();
   for (const row of rowsOf(list)) {
     const run = runs.get(list.run_id[row]) || { action: list.action && list.action[row], at: list.timestamp && list.timestamp[row], dropped: 0, partitions: 0, failed: 0 };
@@ -334,55 +310,51 @@ function runsChart() {
   return [el("p", { class: "hint" }, "Bytes that each run dropped, by its day; red where a partition failed."), barChart("Bytes dropped by each run", bars, bytes, 1024, { height: 170 })];
 }
 
-// The table of runs has the columns of whatever wrote it.
+// The table of runs has the columns of whatever wrote it. Narrow windows show these.
+const MAIN_RUN_COLUMNS = ["timestamp", "action", "topic", "partition", "error"];
+
 function runsTable() {
   const names = Object.keys(data.maintenance).filter((name) => name !== "run_id");
   const columns = names.map((name) => {
     const values = data.maintenance[name];
     const isNumber = values.every((value) => value === null || typeof value === "number");
     const kind = !isNumber ? "text" : name.startsWith("bytes_") ? "bytes" : name.endsWith("_percent") ? "percent" : "count";
-    return column(name.replaceAll("_", " "), kind, values);
+    return column(name.replaceAll("_", " "), kind, values, { minor: !MAIN_RUN_COLUMNS.includes(name) });
   });
   return dataTable({ label: "maintenance runs", rows: rowsOf(data.maintenance), columns, sort: [Math.max(names.indexOf("timestamp"), 0), -1] });
 }
 
 function keysSection() {
-  if (!data.keys.length) return;
-  const box = el("div", { class: "two" });
-  const words = el("p", { class: "hint" });
-  const select = el("select", { "aria-label": "Topic of the keys", change: () => show(data.keys[Number(select.value)]) },
-    data.keys.map((sample, at) => el("option", { value: at }, topics.name[sample.topic])));
-  const list = (title, rows, at, format, all) => el("div", {}, el("h3", {}, title), barList(title, rows.map((row) => ({
-    name: row[0] === null ? "without a key" : row[0] === "" ? "(empty)" : row[0], plain: row[0] !== null && row[0] !== "", value: row[at],
-    tip: `${row[0] === null ? "records without a key" : row[0]}\n${count(row[1])} records, ${bytes(row[2])}\n${percent((100 * row[at]) / all)} of the sample`,
-  })), format));
-  const show = (sample) => {
-    const error = sample.error ? ` Counts may be up to ${count(sample.error)} too low.` : "";
-    words.textContent = `A sample: the newest ${counted(sample.records, "record")} (${bytes(sample.bytes)} of keys and values) of ${counted(sample.partitions, "partition")} out of ${count(topics.partitions[sample.topic])}, with ${sample.error ? "about " : ""}${counted(sample.distinct, "distinct key")}.${error}`;
-    box.replaceChildren(list("Most records", sample.by_records, 1, count, sample.records), list("Most bytes", sample.by_bytes, 2, bytes, sample.bytes));
-  };
-  section("keys", "Largest keys", null, el("div", { class: "table-tools" }, select), words, box);
-  show(data.keys[0]);
+  const list = data.keys;
+  const errors = list.error.some((each) => each > 0);
+  const table = dataTable({ label: "keys that stand out", rows: rowsOf(list), sort: [3, -1], columns: [
+    { name: "Topic", kind: "text", get: byTopic(list.topic) },
+    column("Key", "text", list.key),
+    column("Records", "count", list.records, { minor: true }),
+    column("Of records", "percent", list.records_percent, { bar: true, tip: "The key's records in percent of the sample's" }),
+    column("Bytes", "bytes", list.bytes, { minor: true, tip: "Keys and values, uncompressed" }),
+    column("Of bytes", "percent", list.bytes_percent, { minor: true, bar: true, tip: "The key's bytes in percent of the sample's" }),
+    column("Sample", "count", list.sample, { minor: true, tip: "The newest records of the topic that were read" }),
+    ...(errors ? [column("Missed", "count", list.error, { minor: true, tip: "Records by which the count may be too low, at most" })] : []),
+  ] });
+  section("keys", "Largest keys", data.key_rule, table);
 }
 
 function colophon() {
-  const node = document.getElementById("colophon");
-  for (const note of data.notes) node.append(el("p", {}, note));
-  for (const what of ["findings"]) if (data.left_out[what]) node.append(el("p", {}, `${counted(data.left_out[what], "finding")} more are not shown.`));
-  node.append(el("p", {}, "Times are UTC. Made by kafkalog report from the files alone; nothing was changed."));
+  const lines = [...data.absent, ...data.notes, "Times are UTC. kafkalog report read the files and changed nothing."];
+  document.getElementById("colophon").prepend(...lines.map((line) => el("p", {}, line)));
 }
+
+const SECTIONS = {
+  topics: topicsSection, timeline: timelineSection, partitions: partitionsSection, sizes: sizesSection, history: historySection,
+  groups: groupsSection, maintenance: maintenanceSection, keys: keysSection,
+};
 
 watchTheme();
 watchTooltips();
-masthead();
-findings();
-topicsSection();
-timelineSection();
-partitionsSection();
-sizesSection();
-historySection();
-groupsSection();
-maintenanceSection();
-keysSection();
+link("findings", "Findings");
+if (data.totals) tiles();
+for (const name of data.sections) SECTIONS[name]();
+contents.hidden = !data.sections.length;
 colophon();
 document.documentElement.dataset.ready = "";

@@ -12,11 +12,14 @@ const KINDS = {
   time: { show: time, exact: ago },
 };
 
-/* columns: {name, kind, get(row), tip?, bar?, sub?}; bar draws the value to the scale of the column's largest.
-   options: {label, rows, columns, sort: [column, direction], size?, onRow?, empty?} */
+/* columns: {name, kind, get(row), tip?, bar?, minor?}; bar draws the value to the scale of the column's largest; narrow
+   windows show minor columns on request.
+   options: {label, rows, columns, sort: [column, direction], size?, onRow?, folded?: {isFolded(row), name}};
+   folded rows are shown on request, and where a filter matches them. */
 function dataTable(options) {
   const { columns, label } = options;
-  const state = { rows: [], page: 0, size: options.size || PAGE_SIZES[0], sort: options.sort, filter: "", only: null };
+  const state = { rows: [], page: 0, size: options.size || PAGE_SIZES[0], sort: options.sort, filter: "", opened: false };
+  const folded = options.folded ? options.rows.filter(options.folded.isFolded).length : 0;
   const searched = columns.filter((column) => column.kind === "text");
   const largest = columns.map((column) =>
     column.bar ? options.rows.reduce((most, row) => Math.max(most, column.get(row) || 0), 0) : 0);
@@ -28,7 +31,7 @@ function dataTable(options) {
   const body = el("tbody");
   const heads = columns.map((column, at) => {
     const button = el("button", { type: "button", "data-tip": column.tip, click: () => sortBy(at) }, column.name);
-    return el("th", { scope: "col", class: KINDS[column.kind].right ? "right" : null }, button);
+    return el("th", { scope: "col", class: classOf(column) }, button);
   });
   const status = el("span", { class: "status", role: "status" });
   const previous = el("button", { type: "button", click: () => turn(-1), "aria-label": "Previous page" }, "‹");
@@ -52,8 +55,7 @@ function dataTable(options) {
   }
 
   function matches(row) {
-    if (state.only && !state.only(row)) return false;
-    if (!state.filter) return true;
+    if (!state.filter) return state.opened || !folded || !options.folded.isFolded(row);
     const text = searched.map((column) => String(column.get(row) ?? "").toLowerCase()).join("\n");
     return state.filter.split(/\s+/).every((word) => text.includes(word));
   }
@@ -83,11 +85,11 @@ function dataTable(options) {
     const shown = state.rows.slice(first, first + state.size);
     body.replaceChildren(...shown.map(line));
     if (!shown.length) {
-      const nothing = state.filter || state.only ? "Nothing matches the filter." : options.empty || "None.";
+      const nothing = state.filter ? "Nothing matches the filter." : "None.";
       body.append(el("tr", {}, el("td", { colspan: columns.length, class: "nothing" }, nothing)));
     }
     const all = options.rows.length;
-    const of = state.rows.length === all ? count(all) : `${count(state.rows.length)} (of ${count(all)})`;
+    const of = !state.filter || state.rows.length === all ? count(state.rows.length) : `${count(state.rows.length)} (of ${count(all)})`;
     status.textContent = shown.length ? `${count(first + 1)} to ${count(first + shown.length)} of ${of}` : `0 of ${of}`;
     previous.disabled = state.page === 0;
     next.disabled = state.page >= pages - 1;
@@ -105,12 +107,12 @@ function dataTable(options) {
     const kind = KINDS[column.kind];
     const value = column.get(row);
     const has = value !== null && value !== undefined;
-    const node = el("td", { class: kind.right ? "right" : column.kind, "data-tip": has && kind.exact ? kind.exact(value) : null });
+    const node = el("td", { class: classOf(column), "data-tip": has && kind.exact ? kind.exact(value) : null });
     const text = kind.show(value);
     node.append(el("span", {}, column.kind === "text" ? breakable(text) : text));
-    if (column.bar && most) {
+    if (column.bar && value > 0) {
       const bar = el("span", { class: "bar", "aria-hidden": "true" });
-      bar.style.setProperty("--part", Math.max(0, (value || 0) / most).toFixed(4));
+      bar.style.setProperty("--part", (value / most).toFixed(4));
       node.append(bar);
     }
     return node;
@@ -118,15 +120,20 @@ function dataTable(options) {
 
   refresh();
   const isShort = options.rows.length <= PAGE_SIZES[0];
-  const node = el("div", { class: "data-table" },
-    isShort ? null : el("div", { class: "table-tools" }, filter, el("span", { class: "spacer" }), status, previous, next, size),
-    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
-      el("table", {}, el("caption", { class: "unseen" }, label), el("thead", {}, el("tr", {}, heads)), body)));
-  return {
-    node,
-    only(test) { state.only = test; state.page = 0; refresh(); },
-    find(text) { filter.value = text; state.filter = text.toLowerCase(); state.page = 0; refresh(); },
-  };
+  const table = el("table", {}, el("caption", { class: "unseen" }, label), el("thead", {}, el("tr", {}, heads)), body);
+  const wider = columns.some((column) => column.minor)
+    ? fold("All columns", "Fewer columns", (opens) => table.classList.toggle("whole", opens)) : null;
+  if (wider) wider.classList.add("wider");
+  const more = folded ? fold(`Show ${counted(folded, options.folded.name)}`, `Hide ${counted(folded, options.folded.name)}`,
+    (opens) => { state.opened = opens; state.page = 0; refresh(); }) : null;
+  return el("div", { class: "data-table" },
+    isShort ? null : el("div", { class: "table-tools" }, filter, el("span", { class: "spacer" }), el("span", { class: "pager" }, status, previous, next, size)),
+    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table),
+    more || wider ? el("div", { class: "folds" }, more, wider) : null);
+}
+
+function classOf(column) {
+  return (KINDS[column.kind].right ? "right" : column.kind) + (column.minor ? " minor" : "");
 }
 
 function rowsOf(columns) {

@@ -3,6 +3,9 @@
 const RUN_FIELDS = 5;
 const LANES = 24;
 const LANE_HEIGHT = 22;
+const NAME_SIZE = 12.5;
+// In narrower pictures names are above their lanes.
+const NAMES_BESIDE_MIN = 520;
 const BUCKETS = 240;
 
 // The segment runs of a row of the table of partitions: each {base, segments, size, first, last, end, active}.
@@ -37,23 +40,31 @@ function runTip(row, run) {
   ].filter(Boolean).join("\n");
 }
 
-// Lanes of [name, tip, draw(group, top, height)] with an axis below; `page` is which LANES of them.
+// Lanes of {name, tip, draw(x, top, height)} with an axis below.
 function lanesPicture(width, label, lanes, addAxis) {
-  const longest = Math.max(...lanes.map((lane) => lane.name.length), 4);
-  const left = Math.min(Math.max(40, longest * 7 + 14), Math.round(width * 0.3));
-  const height = lanes.length * LANE_HEIGHT + 30;
-  const picture = canvas(width, height, label);
+  const isBeside = width >= NAMES_BESIDE_MIN || Math.max(...lanes.map((lane) => lane.name.length)) < 6;
+  const room = isBeside ? Math.round(width * 0.3) : width - 12;
+  const names = lanes.map((lane) => fitting(lane.name, room - 12));
+  const left = isBeside ? Math.min(Math.max(40, ...names.map((name) => textWidth(name, NAME_SIZE) + 12)), room) : 2;
+  const above = isBeside ? 0 : 17;
+  const height = lanes.length * (LANE_HEIGHT + above) + 30;
+  const picture = canvas(width, height, label, "group");
   const x = addAxis(picture, left, width - 6, 2, height - 26);
   lanes.forEach((lane, at) => {
-    const top = at * LANE_HEIGHT + 4;
-    const fits = Math.floor((left - 12) / 7);
-    const name = lane.name.length > fits ? lane.name.slice(0, Math.max(1, fits - 1)) + "…" : lane.name;
+    const top = at * (LANE_HEIGHT + above) + above + 4;
+    const name = isBeside ? text(left - 8, top + LANE_HEIGHT - 8, names[at], "end", "lane-name") : text(left, top - 4, names[at], "start", "lane-name over");
     picture.append(svg("g", { class: "lane" },
       svg("line", { x1: left, x2: width - 6, y1: top + LANE_HEIGHT - 5.5, y2: top + LANE_HEIGHT - 5.5, class: "lane-line" }),
-      svg("g", { "data-tip": lane.tip }, text(left - 8, top + LANE_HEIGHT - 8, name, "end", "lane-name")),
-      lane.draw(x, top, LANE_HEIGHT - 6)));
+      svg("g", { "data-tip": lane.tip }, name), lane.draw(x, top, LANE_HEIGHT - 6)));
   });
   return picture;
+}
+
+function fitting(name, room) {
+  if (textWidth(name, NAME_SIZE) <= room) return name;
+  let fits = name.length - 1;
+  while (fits > 1 && textWidth(name.slice(0, fits) + "…", NAME_SIZE) > room) fits -= 1;
+  return name.slice(0, fits) + "…";
 }
 
 // Arrow keys go from segment to segment, up and down from lane to lane.
@@ -91,7 +102,8 @@ function linearAxis(format, base, most) {
     const each = Math.max(1, Math.ceil((ticks.length * 70) / (right - left)));
     ticks.forEach((tick, at) => {
       picture.append(svg("line", { x1: x(tick), x2: x(tick), y1: top, y2: bottom, class: "grid" }));
-      if (at % each === 0) picture.append(text(x(tick), bottom + 16, tickText(format, tick), at ? "middle" : "start", "axis"));
+      const words = tickText(format, tick);
+      if (at % each === 0) picture.append(text(Math.min(x(tick), right + 4 - textWidth(words, AXIS_SIZE) / 2), bottom + 16, words, at ? "middle" : "start", "axis"));
     });
     return x;
   };

@@ -269,10 +269,11 @@ examples:
 _REPORT_HELP: Final = """\
 `kafkalog report`: write a report on a log directory as one HTML page, for any browser.
 
-The report shows topics with configurations, partitions with watermarks and skew, segments over time and by size,
-writers over time, lag of consumer groups, past and due work of cleaner and retention, the largest keys, and findings
-that need an operator, with what was read to find them. The page is self-contained: it can be mailed, and opens without
-a network. The log directory is not changed; it may be a broker's directory, also while the broker runs.
+The report begins with findings that need an operator, and with what was read to find them. It shows topics with
+configurations, partitions with watermarks and skew, segments over time and by size, writers over time, lag of consumer
+groups, past and due work of cleaner and retention, and keys that stand out. The page is self-contained: it can be
+mailed, and opens without a network. The log directory is not changed; it may be a broker's directory, also while the
+broker runs.
 
 Damage is looked for in the metadata log, checkpoints, and names and sizes of files. The bytes of batches are not
 checked, unless --verify reads all of them, as `kafkalog verify` does, in this one process. Exit status: 0 the page is

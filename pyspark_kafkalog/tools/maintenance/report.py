@@ -13,6 +13,7 @@ from pyspark_kafkalog.report.gather import GatherOptions, gather, unopened
 from pyspark_kafkalog.report.page import render
 from pyspark_kafkalog.tools.command import UsageError
 from pyspark_kafkalog.tools.running import warn_of_unread_offsets
+from pyspark_kafkalog.units import plural
 
 
 def run(options: argparse.Namespace) -> int:
@@ -32,9 +33,8 @@ def run(options: argparse.Namespace) -> int:
     except OSError as error:  # it does not name the file if the disk is full
         raise OSError(error.errno, error.strerror, str(options.file)) from None
     partitions = sum(len(each.partitions) for each in root.topics)
-    sys.stdout.write(
-        f"{options.file}: {len(root.topics):,} topics, {partitions:,} partitions, {len(root.findings):,} findings\n"
-    )
+    counts = ((len(root.topics), "topic"), (partitions, "partition"), (len(root.findings), "finding"))
+    sys.stdout.write(f"{options.file}: {', '.join(plural(count, name) for count, name in counts)}\n")
     for unread in root.coverage.unread:
         sys.stdout.write(f"not read: {unread}\n")
     return _status(root)

@@ -129,7 +129,7 @@ def hostile_facts() -> RootFacts:
         transactional_id=HOSTILE,
         version=1,
     )
-    key = HeavyKey(HOSTILE.encode(), 1, 1)
+    key = HeavyKey(HOSTILE.encode(), 200, 200)
     return replace(
         root,
         path=Path("/data") / HOSTILE,
@@ -157,9 +157,9 @@ def hostile_facts() -> RootFacts:
             KeySample(
                 topic=HOSTILE,
                 partitions=1,
-                records=1,
-                bytes=1,
-                distinct_keys=1,
+                records=200,
+                bytes=200,
+                distinct_keys=2,
                 error_records=0,
                 by_records=(key,),
                 by_bytes=(key,),

@@ -125,7 +125,7 @@ def test_root_without_tiering_has_no_metrics_of_it(tmp_path: Path) -> None:
 def test_report_says_what_is_remote_and_what_is_not_yet(log_dir: LogDir, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     assert main(["report", str(log_dir.path), "-o", str(page)]) == 0
-    assert "are not in remote storage yet: run kafkalog tier" in page.read_text()
+    assert "are not in remote storage yet: run <code>kafkalog tier</code>" in page.read_text()
     tier_segments(log_dir.root)
     assert main(["report", str(log_dir.path), "-o", str(page)]) == 0
     assert "of 2 partitions (orders-0, orders-1) are in remote storage" in page.read_text()
