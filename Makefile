@@ -35,6 +35,7 @@ help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
 demo: $(VENV)/.installed java
+	$(VENV)/bin/kafkalog warm-up
 	$(PY) jobs/demo.py
 
 check: export KAFKALOG_TIER = check

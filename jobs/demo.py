@@ -106,8 +106,8 @@ def make_orders(spark: SparkSession, records: int) -> DataFrame:
 
 
 def warm_up(spark: SparkSession, root: Path) -> None:
-    """Have kernels compiled and workers started, so that the rates below are those of a running system."""
-    heading("Compiling the record kernels (once; they are kept for later runs)")
+    """Have kernels loaded and workers started, so that the rates below are those of a running system."""
+    heading("Starting Spark's Python workers")
 
     def write_and_read() -> None:
         rows = make_orders(spark, PARTITIONS * 100).withColumn("topic", F.lit("warm-up"))

@@ -108,24 +108,28 @@ def _add_warm_up(parser: argparse.ArgumentParser) -> None:
 def _warm_up(options: argparse.Namespace) -> int:
     """Compile the kernels that are not cached yet."""
     began = time.monotonic()
+    from tqdm import tqdm
+
     from pyspark_kafkalog.record.kernels.cache import cache_directories, load_all_kernels
 
-    modules = load_all_kernels()
+    with tqdm(desc="compiling kernels", unit="kernel", file=sys.stderr, disable=None, leave=False) as bar:
+        for bar.n, bar.total in load_all_kernels():
+            bar.refresh()
     kept_in = [str(directory) for directory in cache_directories() if any(directory.glob("*.nbi"))]
     seconds = time.monotonic() - began
-    tree = {"modules": len(modules), "directories": kept_in, "seconds": round(seconds, 1)}
+    tree = {"kernels": bar.total, "directories": kept_in, "seconds": round(seconds, 1)}
     output_of(options).show(tree, lambda each: each, _warm_up_text)
     return 0 if kept_in else 1
 
 
 def _warm_up_text(tree: Tree) -> str:
-    modules, seconds = tree["modules"], tree["seconds"]
+    kernels, seconds = tree["kernels"], tree["seconds"]
     if not tree["directories"]:
         return (
-            f"compiled the kernels of {modules} modules in {seconds:.1f} s, but found no writable directory to store "
+            f"compiled {kernels} kernels in {seconds:.1f} s, but found no writable directory to store "
             "them in: set NUMBA_CACHE_DIR to one\n"
         )
-    return f"the kernels of {modules} modules are ready in {', '.join(tree['directories'])} ({seconds:.1f} s)\n"
+    return f"{kernels} kernels are ready in {', '.join(tree['directories'])} ({seconds:.1f} s)\n"
 
 
 COMMANDS: Final = {

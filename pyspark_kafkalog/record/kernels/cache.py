@@ -12,18 +12,24 @@ The base is NUMBA_CACHE_DIR if it is set, else `__pycache__` beside this module,
 read-only directory is used for the kernels that it holds, for example one that `kafkalog warm-up` filled when an image
 was built. If no directory is writable, each process compiles the kernels that it does not find. A crash leaves a
 temporary file of numba's, which is never read; numba replaces its files atomically.
+
+All kernels take some ten seconds of a core. A Spark job starts as many processes as there are cores: a file lock has
+one of them compile a kernel, and the others load it. A process that compiles for long says so, once, in one line.
 """
 
 # mypy: disable-error-code="no-untyped-call, attr-defined"
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import importlib
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,22 +38,81 @@ from numba import njit
 
 _LOG: Final = logging.getLogger(__name__)
 _PACKAGE: Final = Path(__file__).parents[2]
+_LOCK: Final = "lock"
+#: A process that compiles for longer than this says so. A single kernel takes less.
+_ANNOUNCED_FROM_S: Final = 1.0
 
 
 def kernel(signature: Any) -> Callable[[Callable[..., Any]], Any]:
     """Compile a function for one signature when its module is loaded, or load its cached machine code."""
 
     def compile_function(function: Callable[..., Any]) -> Any:
+        is_kept = True
         try:
             dispatcher = _cached_dispatcher(function)
-            dispatcher.compile(signature)
+            with _one_process_at_a_time(Path(dispatcher.stats.cache_path), function):
+                began_s = time.monotonic()
+                dispatcher.compile(signature)
         except (OSError, RuntimeError):  # not cached, and there is no directory, or it is read-only or full
+            is_kept, began_s = False, time.monotonic()
             dispatcher = njit(nogil=True)(function)
             dispatcher.compile(signature)
+        if not dispatcher.stats.cache_hits:
+            _compilation.add(time.monotonic() - began_s, is_kept=is_kept)
         dispatcher.disable_compile()
         return dispatcher
 
     return compile_function
+
+
+class _Compilation:
+    """The time that this process has compiled for. Announces it, once, if it is long."""
+
+    def __init__(self) -> None:
+        self.is_announced = False
+        self._seconds = 0.0
+
+    def add(self, seconds: float, *, is_kept: bool) -> None:
+        """Add the time of one kernel; `is_kept`: later processes find its machine code in the cache."""
+        self._seconds += seconds
+        if self._seconds < _ANNOUNCED_FROM_S or self.is_announced:
+            return
+        self.is_announced = True
+        if is_kept:
+            _LOG.warning(
+                "compiling the record kernels: some ten seconds, once on this machine; `kafkalog warm-up` does it ahead"
+            )
+        else:
+            _LOG.warning(
+                "compiling the record kernels: some ten seconds in each process, as none of these directories can be "
+                "written to: %s; set NUMBA_CACHE_DIR to one that can, for Spark also spark.executorEnv.NUMBA_CACHE_DIR",
+                ", ".join(map(str, cache_directories())) or "none, as the package is not installed as files",
+            )
+
+
+_compilation: Final = _Compilation()
+
+
+@contextmanager
+def _one_process_at_a_time(directory: Path, function: Any) -> Iterator[None]:
+    """Have one process compile a kernel that the directory does not hold; the others wait, and load it.
+
+    Where no lock can be had, all compile.
+    """
+    with ExitStack() as stack:
+        if not _holds(directory, function):
+            with suppress(OSError):
+                directory.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context((directory / _LOCK).open("wb"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _holds(directory: Path, function: Any) -> bool:
+    """Whether the directory has the machine code of the kernel, as numba names it."""
+    code = function.__code__
+    index_files = f"{Path(code.co_filename).stem}.{function.__qualname__}-{code.co_firstlineno}.*.nbi"
+    return any(directory.glob(index_files))
 
 
 def _cached_dispatcher(function: Callable[..., Any]) -> Any:
@@ -72,12 +137,10 @@ class KernelLocator:
     def from_function(cls, function: Any, source_path: str) -> KernelLocator | None:
         """A directory that holds the kernel, else a writable one; None if there is neither."""
         line = function.__code__.co_firstlineno
-        index_files = f"{Path(source_path).stem}.{function.__qualname__}-{line}.*.nbi"
         directories = cache_directories()
         for directory in directories:
-            if any(directory.glob(index_files)):
+            if _holds(directory, function):
                 return cls(directory, line)
-        _announce_compiling()
         for directory in directories:
             if _can_write(directory):
                 return cls(directory, line)
@@ -97,24 +160,21 @@ class KernelLocator:
         return str(self._line)
 
 
-@functools.cache
-def _announce_compiling() -> None:
-    """Announce once that the process pauses to compile."""
-    _LOG.info("compiling the record kernels, which takes some seconds and happens once on each machine")
+def load_all_kernels() -> Iterator[tuple[int, int]]:
+    """Load all modules that define kernels, which compiles those not cached yet.
 
-
-def load_all_kernels() -> list[str]:
-    """Load all modules that define kernels, which compiles those not cached yet. Returns the modules."""
-    in_package = (path.relative_to(_PACKAGE.parent).with_suffix("") for path in kernel_sources())
-    with_kernels = [".".join(path.parts) for path in in_package if _defines_kernels(path)]
-    for name in with_kernels:
-        importlib.import_module(name)
-    return with_kernels
-
-
-def _defines_kernels(module: Path) -> bool:
-    in_kernels = module.parent.name == "kernels" and module.name != "__init__"
-    return in_kernels or module.name == "partitioner" or module.name.startswith("kernels_")
+    Yields how many kernels are loaded, and how many there are, at first and after each module. Announces nothing: the
+    caller shows the progress.
+    """
+    _compilation.is_announced = True
+    counts = {path: path.read_text().count("\n@kernel(") for path in kernel_sources()}  # bounded: our own source
+    with_kernels = {path: count for path, count in counts.items() if count}
+    loaded, total = 0, sum(with_kernels.values())
+    yield loaded, total
+    for path, count in with_kernels.items():
+        importlib.import_module(".".join(path.relative_to(_PACKAGE.parent).with_suffix("").parts))
+        loaded += count
+        yield loaded, total
 
 
 def cache_directories() -> list[Path]:

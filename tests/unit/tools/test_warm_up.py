@@ -26,7 +26,7 @@ def test_warm_up_leaves_nothing_to_compile_for_later_processes(tmp_path: Path) -
         command = [sys.executable, *arguments]
         return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
 
-    assert f"are ready in {tmp_path}/kernels-" in run("-m", "pyspark_kafkalog", "warm-up")
+    assert f"30 kernels are ready in {tmp_path}/kernels-" in run("-m", "pyspark_kafkalog", "warm-up")
     assert run("-c", IMPORT_ALL).strip() == "0"
 
 

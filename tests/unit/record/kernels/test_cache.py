@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numba
 import pytest
 from numba import types
+from patience import PATIENCE_S
 
 from pyspark_kafkalog.record.kernels import cache as kernels_cache
 from pyspark_kafkalog.record.kernels import scan as kernels_scan
-from pyspark_kafkalog.record.kernels.cache import cache_directories, kernel, kernel_sources, sources_digest
+from pyspark_kafkalog.record.kernels.cache import (
+    cache_directories,
+    kernel,
+    kernel_sources,
+    load_all_kernels,
+    sources_digest,
+)
 
 PACKAGE = Path(kernels_cache.__file__).parents[2]
 LOAD_AND_TELL = """
@@ -52,6 +62,13 @@ def test_digest_covers_every_module_imported_by_kernel_modules() -> None:
     while new := {each for path in reached for each in package_imports(path)} - reached:
         reached |= new
     assert {path for path in reached if path.name not in ("errors.py", "values.py")} <= set(kernel_sources())
+
+
+def test_progress_of_loading_counts_every_kernel() -> None:
+    kernels = sum(len(re.findall(r"^@kernel\(", path.read_text(), re.MULTILINE)) for path in kernel_sources())
+    steps = list(load_all_kernels())
+    assert (steps[0], steps[-1]) == ((0, kernels), (kernels, kernels))
+    assert steps == sorted(set(steps))
 
 
 def copy_sources(target: Path) -> None:
@@ -116,6 +133,49 @@ def test_kernel_compiles_uncached_when_sources_cannot_be_read(monkeypatch: pytes
     monkeypatch.setattr(kernels_cache, "kernel_sources", lambda package=PACKAGE: ())
     assert cache_directories() == []
     assert compiled_double() == 42
+
+
+def test_kernel_that_another_process_compiles_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    (directory,) = cache_directories()
+    directory.mkdir()
+    results: list[object] = []
+    waiting = threading.Thread(target=lambda: results.append(compiled_double()))
+    with (directory / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting.start()
+        waiting.join(0.3)
+        assert not list(directory.glob("*.nbi"))
+    waiting.join(PATIENCE_S)
+    assert results == [42]
+    assert list(directory.glob("*.nbi"))
+
+
+def warnings_of_compilation(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> list[str]:
+    monkeypatch.setattr(kernels_cache, "_compilation", kernels_cache._Compilation())
+    monkeypatch.setattr(kernels_cache, "_ANNOUNCED_FROM_S", 0.0)
+    assert (compiled_double(), compiled_double()) == (42, 42)
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_long_compilation_is_announced_once_and_loading_never(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    (told,) = warnings_of_compilation(monkeypatch, caplog)
+    assert "`kafkalog warm-up` does it ahead" in told
+    caplog.clear()
+    assert warnings_of_compilation(monkeypatch, caplog) == []
+
+
+def test_compilation_that_cannot_be_kept_names_directories_and_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "file"))
+    (told,) = warnings_of_compilation(monkeypatch, caplog)
+    assert f"can be written to: {tmp_path}/file/kernels-" in told
+    assert "set NUMBA_CACHE_DIR" in told
 
 
 @pytest.mark.slow
