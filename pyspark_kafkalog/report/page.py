@@ -25,6 +25,7 @@ import hashlib
 import html
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timezone
@@ -418,9 +419,10 @@ def _findings_section(root: RootFacts, title: str, findings_max: int) -> str:
     kinds: dict[tuple[str, str], list[Advice]] = {}
     for each in root.findings[:findings_max]:
         kinds.setdefault((each.severity, each.title), []).append(each)
+    total = Counter((each.severity, each.title) for each in root.findings)
     counts = [(name, sum(each.severity == name for each in root.findings)) for name in FINDING_SEVERITIES]
     chips = "".join(f'<li class="{name}">{plural(count, name)}</li>' for name, count in counts if count)
-    items = "".join(_finding(root, found) for found in kinds.values())
+    items = "".join(_finding(root, found, total[kind]) for kind, found in kinds.items())
     well = (
         f'<p class="all-well{" checked" if root.coverage.are_batches_checked else ""}">{_escaped(all_well(root))}</p>'
     )
@@ -430,7 +432,7 @@ def _findings_section(root: RootFacts, title: str, findings_max: int) -> str:
         '<section id="findings" aria-labelledby="findings-title">'
         + f'<div class="head"><h2 id="findings-title">{title}</h2>'
         + (f'<ul class="counts">{chips}</ul></div><ul class="findings">{items}</ul>' if items else f"</div>{well}")
-        + (f'<p class="hint">{plural(omitted, "finding")} more are not shown.</p>' if omitted > 0 else "")
+        + (f'<p class="hint">{omitted:,} more are left out.</p>' if omitted > 0 else "")
         + '<dl class="coverage">'
         + "".join(f"<div><dt>{name}</dt><dd>{_prose(_sentence(those))}</dd></div>" for name, those in read)
         + "</dl></section>"
@@ -442,10 +444,10 @@ def _sentence(parts: Sequence[str]) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _finding(root: RootFacts, found: Sequence[Advice]) -> str:
-    """The findings of one severity and title."""
+def _finding(root: RootFacts, found: Sequence[Advice], total: int) -> str:
+    """The findings of one severity and title, `found` of `total`."""
     severity, first = found[0].severity, found[0]
-    about = f" in {len(found):,} cases" if len(found) > 1 else f" in {_topic(first.topic)}" if first.topic else ""
+    about = f" in {total:,} cases" if total > 1 else f" in {_topic(first.topic)}" if first.topic else ""
     head = f"<strong>{_escaped(first.title)}</strong>{about}"
     texts = [_prose(_cut(_below(each.text, str(root.path)), _TEXT_CHARS_MAX)) for each in found]
     if len(found) > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from html import escape
 from itertools import pairwise
 from pathlib import Path
 
@@ -162,6 +163,18 @@ def test_page_fetches_nothing(show: Show, lively_page: str) -> None:
 
     assert [url for url in page.requests() if not url.startswith("file:")] == []
     assert page.js("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_links_in_frame_of_notebook_stay_in_it(show: Show, lively_page: str) -> None:
+    page = show(f'<!DOCTYPE html><iframe width="900" height="500" srcdoc="{escape(lively_page)}"></iframe>')
+    page.driver.switch_to.frame(0)
+    try:
+        page.driver.find_element(By.CSS_SELECTOR, "#contents a[href='#partitions']").click()
+
+        assert page.js("return location.href") == "about:srcdoc"
+        assert page.js("return Math.abs(document.getElementById('partitions').getBoundingClientRect().top) < 100")
+    finally:
+        page.driver.switch_to.default_content()
 
 
 def test_broker_directory_renders(show: Show, kafka_fixtures: Path) -> None:

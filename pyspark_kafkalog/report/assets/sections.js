@@ -4,7 +4,13 @@ const main = document.getElementById("main");
 const contents = document.getElementById("contents");
 
 function link(id, title) {
-  contents.append(el("a", { href: "#" + id }, title));
+  const follow = (event) => {
+    if (location.protocol !== "about:") return;
+    // In a frame of a notebook: links of about:srcdoc lead to the page around it.
+    event.preventDefault();
+    document.getElementById(id).scrollIntoView();
+  };
+  contents.append(el("a", { href: "#" + id, click: follow }, title));
 }
 
 function section(id, title, hint, ...children) {

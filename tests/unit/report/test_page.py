@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafkalog.report.facts import Advice, HeavyKey, KeySample, RootFacts
-from pyspark_kafkalog.report.page import PAGE_BYTES_MAX, json_for_script, key_text, render
+from pyspark_kafkalog.report.page import PAGE_BYTES_MAX, Limits, json_for_script, key_text, render
 from pyspark_kafkalog.units import printable
 
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
@@ -145,6 +145,14 @@ def test_findings_of_one_kind_are_together_and_folded_from_four_on() -> None:
 
     assert (render(with_findings(*few)).count("<details>"), render(with_findings(*many)).count("<details>")) == (0, 1)
     assert render(with_findings(*many)).count('<li class="finding') == 1
+
+
+def test_findings_beyond_limit_are_counted_in_title_and_kind() -> None:
+    page = render(with_findings(*[Advice("note", "Lag", f"case {each}") for each in range(Limits().findings + 20)]))
+
+    assert "<title>520 findings" in page
+    assert "<strong>Lag</strong> in 520 cases" in page
+    assert "20 more are left out." in page
 
 
 def test_files_in_findings_are_named_from_the_root() -> None:
