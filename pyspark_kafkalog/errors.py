@@ -334,6 +334,7 @@ OPTIONAL_PACKAGES: Final[Mapping[str, str]] = {
     "obstore": "object-store",
     "cryptography": "object-store",
     "re2": "server",
+    "rich": "cli",
 }
 
 

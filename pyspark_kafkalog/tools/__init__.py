@@ -3,7 +3,7 @@
 In reading order:
 
 - main: selects the subcommand, and imports only its module
-- command, output, running: common options, what commands print, and what they do while they run
+- command, output, terminal, running: common options, what commands print, also for people, what they do while they run
 - topics, configs, acls: topics, configurations with quotas and credentials of clients, access control
 - get_offsets, transactions: offsets of partitions, transactions and producers
 - consumer_groups, offset_resets: groups, and resets of their offsets

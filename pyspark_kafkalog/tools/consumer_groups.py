@@ -45,8 +45,9 @@ from pyspark_kafkalog.tools.command import (
     add_remote_storage,
     topic_partitions,
 )
-from pyspark_kafkalog.tools.output import NO_VALUE, Column, Output, add_output, aligned, output_of, tree_of
+from pyspark_kafkalog.tools.output import Column, Output, add_output, aligned, or_none, output_of, tree_of
 from pyspark_kafkalog.tools.running import open_log_dir, warn_of_unread_offsets
+from pyspark_kafkalog.tools.terminal import NO_VALUE, Grid, Heading, number_text
 from pyspark_kafkalog.units import printable
 
 _ACTIONS: Final = ("list", "describe", "delete", "reset_offsets", "delete_offsets")
@@ -359,6 +360,7 @@ def describe(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace,
                     _rows(log_dir, group, failures),
                     tree_of(_offset_columns(group)),
                     partial(_offsets_lines, group, is_verbose=options.verbose),
+                    partial(_offsets_grid, group, is_verbose=options.verbose),
                 )
     return failures.exit_code
 
@@ -419,6 +421,32 @@ def _offsets_lines(group: GroupDescription, rows: Iterable[_Row], *, is_verbose:
     for line in (titles, *lines):
         yield "\n" + " ".join(line)
     yield "\n"
+
+
+def _offsets_grid(group: GroupDescription, rows: Iterable[_Row], *, is_verbose: bool) -> Grid:
+    """The same for people, under the group's name and state."""
+    titled = [each for each in _offset_columns(group)[1:] if each.title is not None]
+    shown = [each for each in titled if is_verbose or each.field != "leaderEpoch"]
+    names = ("topic", "consumerId", "host", "clientId")
+    headings = [
+        Heading(
+            each.title or "",
+            is_number=each.field not in names,
+            is_optional=each.field in names[1:],
+            style=_lag_style if each.field == "lag" else None,
+        )
+        for each in shown
+    ]
+    lines = ([_grid_cell(each.value(row)) for each in shown] for row in rows)
+    return Grid(headings, lines, title=f"{group.group_id}: {group.state}")
+
+
+def _grid_cell(value: object) -> str:
+    return number_text(value) if isinstance(value, int) else or_none(value)
+
+
+def _lag_style(text: str) -> str:
+    return "green" if text == "0" else "yellow"
 
 
 def _offset_columns(group: GroupDescription) -> tuple[Column[_Row], ...]:

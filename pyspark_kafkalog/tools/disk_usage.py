@@ -64,8 +64,9 @@ from pyspark_kafkalog.tiered.aiven_layout import parse_key
 from pyspark_kafkalog.tiered.own_segments import dropped_keys, segment_keys
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.tools.command import Command, Failures, UsageError, add_path, positive, topic_pattern
-from pyspark_kafkalog.tools.output import NO_VALUE, add_output, output_of, table
+from pyspark_kafkalog.tools.output import add_output, output_of, table
 from pyspark_kafkalog.tools.running import describe_topic
+from pyspark_kafkalog.tools.terminal import NO_VALUE, Grid, Heading, number_text
 from pyspark_kafkalog.units import size_text
 
 _DU_HELP: Final = """\
@@ -274,6 +275,7 @@ _GROUPINGS: Final = {
     "segment": ("TOPIC", "PARTITION", "SEGMENT"),
     "kind": ("KIND",),
 }
+_NAMES: Final = ("TOPIC", "KIND")
 _SIZES: Final = ("FILES", "LOG", "INDEX", "OTHER", "TOTAL", "ON-DISK")
 
 
@@ -343,6 +345,7 @@ def _run_du(options: argparse.Namespace) -> int:
                 for name, usage in all_shown
             ),
         ),
+        lambda all_shown: _usage_grid(columns, sizes, all_shown, in_bytes=options.bytes, with_remote=with_remote),
     )
     return failures.exit_code
 
@@ -398,6 +401,28 @@ def _usage_line(name: _UsageName, usage: _Usage, *, in_bytes: bool, with_remote:
     # Without a blank, so that other programs can split the table at blanks.
     sizes = usage.sizes(with_remote=with_remote)
     yield from (str(size) if in_bytes else size_text(size).replace(" ", "") for size in sizes)
+
+
+def _usage_grid(
+    columns: tuple[str, ...],
+    sizes: tuple[str, ...],
+    shown: Iterable[tuple[_UsageName, _Usage]],
+    *,
+    in_bytes: bool,
+    with_remote: bool,
+) -> Grid:
+    """The same lines for people; the total is the last."""
+    headings = [Heading(title, is_number=title not in _NAMES) for title in (*columns, *sizes)]
+    text = number_text if in_bytes else size_text
+    rows = (
+        [
+            *(NO_VALUE if part is None else str(part) for part in name),
+            number_text(usage.files),
+            *map(text, usage.sizes(with_remote=with_remote)),
+        ]
+        for name, usage in shown
+    )
+    return Grid(headings, rows, has_total=True)
 
 
 _NO_NODE = -1

@@ -13,8 +13,10 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.history import HistoryEntry
 from pyspark_kafkalog.root.brokers.quorum import Quorum, QuorumReplica, quorum_of
 from pyspark_kafkalog.tools.command import Command, UsageError, add_path, positive, topic_pattern, utc_time
-from pyspark_kafkalog.tools.output import NO_VALUE, Output, add_output, or_none, output_of, padded_table, table
+from pyspark_kafkalog.tools.output import Output, add_output, or_none, output_of, padded_table, table
 from pyspark_kafkalog.tools.running import open_log_dir
+from pyspark_kafkalog.tools.terminal import NO_VALUE, Grid, Heading, number_text, time_text
+from pyspark_kafkalog.units import size_text
 
 _HISTORY_HELP: Final = """\
 `kafkalog history`: list the commits of a log directory: time, operation, writer, partitions.
@@ -77,7 +79,10 @@ def _run_history(options: argparse.Namespace) -> int:
     """List the commits on sys.stdout."""
     log_dir = open_log_dir(options)
     found = output_of(options).show_all(
-        _entries(log_dir, options), _commit_tree, lambda commits: table(_HISTORY_HEADER, _commit_lines(commits))
+        _entries(log_dir, options),
+        _commit_tree,
+        lambda commits: table(_HISTORY_HEADER, _commit_lines(commits)),
+        _history_grid,
     )
     if not found and options.topic is not None and options.topic not in log_dir.topics():
         raise UnknownTopicError(f"there is no topic {options.topic!r}, and no commit to a deleted topic of that name")
@@ -138,6 +143,41 @@ def _commit_lines(entries: Iterable[HistoryEntry]) -> Iterator[tuple[str, ...]]:
         if not entry.partitions:
             for topic in entry.topics or (NO_VALUE,):
                 yield *commit, topic, NO_VALUE, NO_VALUE, NO_VALUE, NO_VALUE
+
+
+_HISTORY_HEADINGS: Final = (
+    Heading("COMMIT", is_number=True),
+    Heading("TIME (UTC)", is_whole=True),
+    Heading("OPERATION", is_whole=True),
+    Heading("TRANSACTIONAL-ID", is_optional=True),
+    Heading("VERSION", is_number=True, is_optional=True),
+    Heading("TOPIC"),
+    Heading("PARTITION", is_number=True, is_optional=True),
+    Heading("OFFSET", is_number=True, is_optional=True),
+    Heading("RECORDS", is_number=True, is_optional=True),
+    Heading("SIZE", is_number=True, is_optional=True),
+)
+
+
+def _history_grid(entries: Iterable[HistoryEntry]) -> Grid:
+    """The same lines for people."""
+    return Grid(_HISTORY_HEADINGS, (row for entry in entries for row in _commit_rows(entry)))
+
+
+def _commit_rows(entry: HistoryEntry) -> Iterator[list[str]]:
+    commit = [
+        number_text(entry.offset),
+        time_text(entry.timestamp_ms),
+        entry.operation or NO_VALUE,
+        entry.transactional_id or NO_VALUE,
+        number_text(entry.version),
+    ]
+    for number, each in enumerate(entry.partitions):
+        numbers = map(number_text, (each.first_offset, each.records))
+        first = [""] * len(commit) if number else commit
+        yield [*first, each.topic, str(each.partition), *numbers, size_text(each.bytes)]
+    if not entry.partitions:
+        yield from ([*commit, topic, *[NO_VALUE] * 4] for topic in entry.topics or (NO_VALUE,))
 
 
 _REPLICA_HEADER: Final = (

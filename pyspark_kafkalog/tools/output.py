@@ -1,5 +1,7 @@
 """The output of commands: `--output text`, in the form of Kafka's tools, or `--output json`.
 
+On a terminal some commands print tables for people in place of the text (terminal.py).
+
 A command computes values and passes them to an `Output` together with the functions that convert them; only the one for
 the chosen form is called. JSON is one object a line. Fields without a value are left out, except the key and the value
 of a record, for which null is a value. Errors and notices go to sys.stderr in both forms. A `Column` says once what a
@@ -19,13 +21,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
+from pyspark_kafkalog.tools.terminal import NO_VALUE, Grid, is_for_people, print_grid
 from pyspark_kafkalog.units import json_line, printable
 
 Value = TypeVar("Value")
 Tree = Mapping[str, Any]
 
-#: The text for a missing value in a table.
-NO_VALUE: Final = "-"
 #: Column widths are computed for this many lines at a time, so that a long table is printed as it is produced.
 _LINES_TOGETHER: Final = 1000
 
@@ -37,15 +38,23 @@ def add_output(parser: argparse.ArgumentParser, json_form: str) -> None:
 
 def output_of(options: argparse.Namespace) -> Output:
     """The output that `--output` selects."""
-    return JsonOutput() if options.output == "json" else TextOutput()
+    if options.output == "json":
+        return JsonOutput()
+    return TerminalOutput() if is_for_people() else TextOutput()
 
 
 class Output(ABC):
     """Prints the results of a command to sys.stdout in one of the two forms."""
 
     @abstractmethod
-    def show(self, value: Value, tree: Callable[[Value], Tree], text: Callable[[Value], str]) -> None:
-        """Print one value: as `tree` in JSON, as `text` otherwise."""
+    def show(
+        self,
+        value: Value,
+        tree: Callable[[Value], Tree],
+        text: Callable[[Value], str],
+        grid: Callable[[Value], Grid] | None = None,
+    ) -> None:
+        """Print one value: as `tree` in JSON, as `grid` on a terminal, as `text` otherwise."""
 
     @abstractmethod
     def show_all(
@@ -53,8 +62,12 @@ class Output(ABC):
         values: Iterable[Value],
         tree: Callable[[Value], Tree],
         text: Callable[[Iterable[Value]], Iterable[str]],
+        grid: Callable[[Iterable[Value]], Grid] | None = None,
     ) -> bool:
-        """Print values: each as a tree in JSON, all together as `text` otherwise. Returns whether there were any."""
+        """Print values: each as a tree in JSON, all together as `grid` on a terminal, or as `text`.
+
+        Returns whether there were any.
+        """
 
     @abstractmethod
     def text(self, text: str) -> None:
@@ -72,7 +85,13 @@ class Output(ABC):
 class TextOutput(Output):
     """The text of Kafka's tools."""
 
-    def show(self, value: Value, tree: Callable[[Value], Tree], text: Callable[[Value], str]) -> None:
+    def show(
+        self,
+        value: Value,
+        tree: Callable[[Value], Tree],
+        text: Callable[[Value], str],
+        grid: Callable[[Value], Grid] | None = None,
+    ) -> None:
         self.text(text(value))
 
     def show_all(
@@ -80,18 +99,12 @@ class TextOutput(Output):
         values: Iterable[Value],
         tree: Callable[[Value], Tree],
         text: Callable[[Iterable[Value]], Iterable[str]],
+        grid: Callable[[Iterable[Value]], Grid] | None = None,
     ) -> bool:
-        found = False
-
-        def counted() -> Iterator[Value]:
-            nonlocal found
-            for value in values:
-                found = True
-                yield value
-
-        for part in text(counted()):
+        counted = _Counted(values)
+        for part in text(counted):
             self.text(part)
-        return found
+        return counted.has_any
 
     def text(self, text: str) -> None:
         sys.stdout.write(printable(text, kept="\n\t"))
@@ -106,10 +119,58 @@ class TextOutput(Output):
         pass
 
 
+class TerminalOutput(TextOutput):
+    """Tables for people where a command has them, and text elsewhere."""
+
+    def show(
+        self,
+        value: Value,
+        tree: Callable[[Value], Tree],
+        text: Callable[[Value], str],
+        grid: Callable[[Value], Grid] | None = None,
+    ) -> None:
+        if grid is None:
+            super().show(value, tree, text)
+        else:
+            print_grid(grid(value))
+
+    def show_all(
+        self,
+        values: Iterable[Value],
+        tree: Callable[[Value], Tree],
+        text: Callable[[Iterable[Value]], Iterable[str]],
+        grid: Callable[[Iterable[Value]], Grid] | None = None,
+    ) -> bool:
+        if grid is None:
+            return super().show_all(values, tree, text)
+        counted = _Counted(values)
+        print_grid(grid(counted))
+        return counted.has_any
+
+
+class _Counted(Generic[Value]):
+    """The values, once, and whether there was any."""
+
+    def __init__(self, values: Iterable[Value]) -> None:
+        self._values = values
+        self.has_any = False
+
+    def __iter__(self) -> Iterator[Value]:
+        for value in self._values:
+            self.has_any = True
+            yield value
+
+
 class JsonOutput(Output):
     """One JSON object a line."""
 
-    def show(self, value: Value, tree: Callable[[Value], Tree], text: Callable[[Value], str]) -> None:
+    def show(
+        self,
+        value: Value,
+        tree: Callable[[Value], Tree],
+        text: Callable[[Value], str],
+        grid: Callable[[Value], Grid] | None = None,
+    ) -> None:
         self.data(tree(value))
 
     def show_all(
@@ -117,12 +178,12 @@ class JsonOutput(Output):
         values: Iterable[Value],
         tree: Callable[[Value], Tree],
         text: Callable[[Iterable[Value]], Iterable[str]],
+        grid: Callable[[Iterable[Value]], Grid] | None = None,
     ) -> bool:
-        found = False
-        for value in values:
-            found = True
+        counted = _Counted(values)
+        for value in counted:
             self.data(tree(value))
-        return found
+        return counted.has_any
 
     def text(self, text: str) -> None:
         pass

@@ -60,7 +60,8 @@ from pyspark_kafkalog.tools.command import (
 )
 from pyspark_kafkalog.tools.output import Output, Tree, add_output, output_of
 from pyspark_kafkalog.tools.running import describe_topic, metadata_of_copy, open_log_dir, say_what_it_follows
-from pyspark_kafkalog.units import plural, printable
+from pyspark_kafkalog.tools.terminal import NO_VALUE, Grid, Heading, number_text
+from pyspark_kafkalog.units import plural, printable, size_text
 
 _COLLISION_WARNING: Final = (
     "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could collide. "
@@ -194,6 +195,7 @@ def _describe(options: argparse.Namespace, output: Output) -> int:
             describe_topic(failures, log_dir, name),
             lambda each: _tree(each, node_id),
             lambda each: _description(each, _configs_in_force(log_dir, each), node, assigned.get(each.name, {})),
+            lambda each: _grid(each, _configs_in_force(log_dir, each)),
         )
     return failures.exit_code
 
@@ -307,6 +309,51 @@ def _description(
     return head + "".join(
         _partition_lines(partition, node, assigned.get(partition.partition)) for partition in described.partitions
     )
+
+
+#: So many empty partitions of a topic are shown on a terminal: an internal topic has 50, and few of them in use.
+_EMPTY_MAX: Final = 8
+_PARTITION_HEADINGS: Final = (
+    Heading("PARTITION", is_number=True),
+    Heading("LEADER", is_number=True, is_optional=True),
+    Heading("REPLICAS", is_optional=True),
+    Heading("START", is_number=True),
+    Heading("END", is_number=True),
+    Heading("OFFSETS", is_number=True),
+    Heading("REMOTE", is_number=True, is_optional=True),
+    Heading("NOT IN SYNC", is_optional=True, style=lambda _: "yellow"),
+)
+
+
+def _grid(described: TopicDescription, in_force: Mapping[str, str]) -> Grid:
+    """The partitions with their offsets, and what is set, for people."""
+    counted = plural(len(described.partitions) + len(described.unreadable), "partition")
+    title = f"{described.name}: {counted}" + (f", id {described.topic_id}" if described.topic_id else "")
+    notes = [", ".join(f"{name}={value}" for name, value in sorted(in_force.items()))]
+    shown = list(described.partitions)
+    empty = [each for each in shown if each.high_watermark == 0 and not each.replicas]
+    if len(empty) > _EMPTY_MAX:
+        notes.append(f"{len(empty)} empty partitions are left out")
+        shown = [each for each in shown if each not in empty]
+    return Grid(_PARTITION_HEADINGS, map(_partition_cells, shown), title=title, notes=notes)
+
+
+def _partition_cells(partition: PartitionSnapshot) -> list[str]:
+    replicas = [_node_text(each.node_id) for each in partition.replicas]
+    behind = [
+        f"{_node_text(each.node_id)}: {state}" for each in partition.replicas if (state := _state(partition, each))
+    ]
+    remote_bytes = 0 if partition.remote is None else sum(each.size_bytes for each in partition.remote.log.segments)
+    return [
+        str(partition.partition),
+        replicas[0] if replicas else NO_VALUE,
+        ",".join(replicas) or NO_VALUE,
+        number_text(partition.log_start_offset),
+        number_text(partition.high_watermark),
+        number_text(partition.high_watermark - partition.log_start_offset),
+        size_text(remote_bytes) if remote_bytes else NO_VALUE,
+        "; ".join(behind) or NO_VALUE,
+    ]
 
 
 def _replication_factor(described: TopicDescription, assigned: Mapping[int, Sequence[int]]) -> int:

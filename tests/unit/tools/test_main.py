@@ -18,7 +18,7 @@ from pyspark_kafkalog.version import __version__
 
 NAMES = [name for group in COMMANDS.values() for name in group]
 #: Each takes longer to load than the start of everything else together.
-HEAVY = ("numba", "pandas", "pyarrow", "pyspark", "llvmlite")
+HEAVY = ("numba", "pandas", "pyarrow", "pyspark", "llvmlite", "rich")
 _SHOW_LOADED = (
     "import sys\n"
     "from pyspark_kafkalog.tools.main import main\n"

@@ -28,7 +28,7 @@ WITHOUT_JSON: Final = {
     "follow": "copies, and writes its report to a file",
     "metrics": "serves, or prints once, the text format of Prometheus",
     "promote": "says in one line what it has done",
-    "report": "writes an HTML page; its --output names the file",
+    "report": "writes an HTML page",
     "serve": "serves, and prints its address only",
     "topic-to-delta": "a streaming query, which prints nothing",
 }
