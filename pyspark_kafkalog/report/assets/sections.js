@@ -317,7 +317,7 @@ function runsChart() {
 }
 
 // The table of runs has the columns of whatever wrote it. Narrow windows show these.
-const MAIN_RUN_COLUMNS = ["timestamp", "action", "topic", "partition", "error"];
+const MAIN_RUN_COLUMNS = ["timestamp", "topic", "partition", "error"];
 
 function runsTable() {
   const names = Object.keys(data.maintenance).filter((name) => name !== "run_id");
