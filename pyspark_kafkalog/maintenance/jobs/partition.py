@@ -232,6 +232,10 @@ class PartitionReport:
         """Whether no operator action is needed."""
         return self.error is None and not self.errors_found
 
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in values(self).items())
+        return f"PartitionReport({shown})"
+
 
 def values(report: PartitionReport) -> dict[str, Any]:
     """The fields of a report that have a value, by name, in the order of the class."""

@@ -146,3 +146,9 @@ def test_unknown_topic_and_list_of_topics_are_refused(log_dir: LogDir, job: str)
         getattr(log_dir, job)("click")
     with pytest.raises(InvalidOptionError, match="topic"):
         getattr(log_dir, job)(["clicks"])
+
+
+def test_report_of_a_partition_shows_only_what_its_job_counts(log_dir: LogDir) -> None:
+    (done,) = log_dir.delete_records({("clicks", 0): 7})
+    shown = "PartitionReport(topic='clicks', partition=0, action='delete-records', log_start_offset=7, seconds="
+    assert repr(done).startswith(shown)
