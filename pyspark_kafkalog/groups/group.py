@@ -109,6 +109,25 @@ class PartitionLag:
         """Number of offsets still to be read; below 0 if the log ends before the committed offset."""
         return None if self.log_end_offset is None else self.log_end_offset - self.committed.offset
 
+    def lag_ms(self, root: Root) -> int | None:
+        """The ms from the timestamp of the record at the committed offset to the largest one of the records after it.
+
+        0 at the end of the partition. If the record at the offset is gone, or in remote storage only, the first one
+        that can be read stands for it. None if the partition is not here, or no record has a timestamp. Raises
+        KafkalogError, OSError if records cannot be read.
+        """
+        if self.lag is None or self.lag <= 0:
+            return None if self.lag is None else 0
+        of = self.topic_partition
+        partition = root.partition(of.topic, of.partition)
+        start, end = max(self.committed.offset, partition.readable_start_offset), partition.high_watermark
+        reader = root.reader(of.topic, of.partition)
+        first = reader.offset_for_timestamp(0, start, end)
+        if first is None:
+            return None
+        newest = reader.offset_of_max_timestamp(start, end)
+        return 0 if newest is None else newest.timestamp_ms - first.timestamp_ms  # None: one before has the largest
+
 
 class _End(NamedTuple):
     partition: tuple[str, int]

@@ -92,8 +92,10 @@ class LogSize:
     copy_lag_segments: int | None = None
 
 
-def collect_metrics(root: Root, *, now_ms: int) -> list[Metric]:
+def collect_metrics(root: Root, *, now_ms: int, lag_seconds: bool = False) -> list[Metric]:
     """All metrics of the log directory as of its last `refresh`.
+
+    `lag_seconds`: also the lag of groups in time, which reads a batch of each partition that a group is behind in.
 
     A partition that cannot be read is omitted and counted as offline. Raises LogDirError when the root itself cannot be
     read.
@@ -111,6 +113,7 @@ def collect_metrics(root: Root, *, now_ms: int) -> list[Metric]:
         *offline_metrics(root.directories or (str(root.path),), is_offline=False),
         *_replica_metrics(logs, offline),
         _lag_metric(root),
+        *((_lag_seconds_metric(root),) if lag_seconds else ()),
     ]
 
 
@@ -389,20 +392,40 @@ def _replica_metrics(logs: Mapping[TopicPartition, LogSize], offline_count: int)
     yield _metric(*controller, "GlobalPartitionCount", "partitions", total)
 
 
+def _left_out(what: str, error: Exception) -> None:
+    _LOG.warning("%s is omitted from the lag of consumer groups: %s", what, error)
+
+
+def _group_ids(root: Root) -> Sequence[str]:
+    try:
+        return list_groups(root, left_out=_left_out)
+    except (KafkalogError, OSError) as error:
+        _left_out(OFFSETS_TOPIC, error)
+        return ()
+
+
+def _lag_seconds_metric(root: Root) -> Metric:
+    """The lag of each group in time; a group or partition that cannot be read is omitted, and logged."""
+    values: dict[tuple[str, ...], float] = {}
+    for group_id in _group_ids(root):
+        try:
+            for found in open_group(root, group_id).lag():
+                behind_ms = found.lag_ms(root)
+                if behind_ms is not None:
+                    values[group_id, found.topic_partition.topic, str(found.topic_partition.partition)] = (
+                        behind_ms / 1000
+                    )
+        except (KafkalogError, OSError) as error:
+            _left_out(f"group {group_id}", error)
+    meaning = "time from the record at a group's committed offset to the newest record, by their timestamps"
+    return Metric("kafkalog", "group", "lag-seconds", meaning, ("group", "topic", "partition"), values)
+
+
 def _lag_metric(root: Root) -> Metric:
     """The lag of each group; a group or partition that cannot be read is omitted, and logged."""
     values: dict[tuple[str, ...], float] = {}
-
-    def left_out(what: str, error: Exception) -> None:
-        _LOG.warning("%s is omitted from the lag of consumer groups: %s", what, error)
-
-    try:
-        group_ids = list_groups(root, left_out=left_out)
-    except (KafkalogError, OSError) as error:
-        group_ids = ()
-        left_out(OFFSETS_TOPIC, error)
     ends = None if native_or_none(root) is None else KnownEnds(root)
-    for group_id in group_ids:
+    for group_id in _group_ids(root):
         try:
             group = open_group(root, group_id)
             if isinstance(group, Group) and ends is not None:
@@ -411,7 +434,7 @@ def _lag_metric(root: Root) -> Metric:
                 continue
             lags = group.lag()
         except (KafkalogError, OSError) as error:
-            left_out(f"group {group_id}", error)
+            _left_out(f"group {group_id}", error)
             continue
         for found in lags:
             topic_partition = found.topic_partition

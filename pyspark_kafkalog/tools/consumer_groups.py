@@ -9,7 +9,7 @@ last write: its high watermarks on disk are up to some seconds old.
 
 examples:
   kafkalog consumer-groups --path /data/log --list --state
-  kafkalog consumer-groups --path /data/log --describe --group nightly
+  kafkalog consumer-groups --path /data/log --describe --group nightly --lag-seconds
   kafkalog consumer-groups --path /data/log --reset-offsets --group nightly --topic orders:0,1 --to-earliest --dry-run
   kafkalog consumer-groups --path /data/log --reset-offsets --group nightly --all-topics --by-duration PT2H --execute
   kafkalog consumer-groups --path /data/log --reset-offsets --group nightly --all-topics --to-current --export > a.csv
@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -47,7 +47,7 @@ from pyspark_kafkalog.tools.command import (
 )
 from pyspark_kafkalog.tools.output import Column, Output, add_output, aligned, or_none, output_of, tree_of
 from pyspark_kafkalog.tools.running import open_log_dir, warn_of_unread_offsets
-from pyspark_kafkalog.tools.terminal import NO_VALUE, Grid, Heading, number_text
+from pyspark_kafkalog.tools.terminal import NO_VALUE, Grid, Heading
 from pyspark_kafkalog.units import printable
 
 _ACTIONS: Final = ("list", "describe", "delete", "reset_offsets", "delete_offsets")
@@ -99,6 +99,12 @@ def _add_views(parser: argparse.ArgumentParser) -> None:
         "--type", nargs="?", const=_NO_FILTER, metavar="TYPES", help="the type, or only groups of these types (--list)"
     )
     parser.add_argument("--verbose", action="store_true", help="more columns (--describe)")
+    parser.add_argument(
+        "--lag-seconds",
+        action="store_true",
+        help="also the time from the record at the committed offset to the newest record, by their timestamps "
+        "(--describe)",
+    )
 
 
 def _add_resets(parser: argparse.ArgumentParser) -> None:
@@ -165,6 +171,7 @@ def _check_options(action: str, options: argparse.Namespace) -> None:
         "offsets": ("describe",),
         "members": ("describe",),
         "verbose": ("describe",),
+        "lag_seconds": ("describe",),
         "state": ("describe", "list"),
         "type": ("list",),
         **dict.fromkeys(_RESET_OPTIONS, ("reset_offsets",)),
@@ -173,6 +180,8 @@ def _check_options(action: str, options: argparse.Namespace) -> None:
         if getattr(options, name) not in (None, False, []) and action not in actions:
             raise UsageError(f"--{name.replace('_', '-')} can't be used with {flag}")
     if action == "describe":
+        if options.lag_seconds and (options.members or options.state is not None):
+            raise UsageError("--lag-seconds is for offsets, and can't be used with --members or --state")
         if [options.offsets, options.members, options.state is not None].count(True) > 1:
             raise UsageError("--describe takes at most one of --offsets, --members and --state")
         if options.state:
@@ -356,11 +365,13 @@ def describe(log_dir: LogDir, names: Sequence[str], options: argparse.Namespace,
             )
         else:
             with failures.kept(f"group {group.group_id}"):
+                left_out = set() if options.verbose else {"leaderEpoch"}
+                left_out |= set() if options.lag_seconds else {"lagSeconds"}
                 output.show_all(
-                    _rows(log_dir, group, failures),
+                    _rows(log_dir, group, failures, with_time=options.lag_seconds),
                     tree_of(_offset_columns(group)),
-                    partial(_offsets_lines, group, is_verbose=options.verbose),
-                    partial(_offsets_grid, group, is_verbose=options.verbose),
+                    partial(_offsets_lines, group, left_out),
+                    partial(_offsets_grid, group, left_out),
                 )
     return failures.exit_code
 
@@ -375,13 +386,14 @@ class _Row:
     metadata: str
     log_end_offset: int | None
     member: GroupMember | None
+    lag_seconds: float | None = None
 
     @property
     def lag(self) -> int | None:
         return None if self.offset is None or self.log_end_offset is None else self.log_end_offset - self.offset
 
 
-def _rows(log_dir: LogDir, group: GroupDescription, failures: Failures) -> list[_Row]:
+def _rows(log_dir: LogDir, group: GroupDescription, failures: Failures, *, with_time: bool) -> list[_Row]:
     """Partitions of members, those of the member with the most first, then partitions without a member."""
 
     committed = {each.topic_partition: each for each in log_dir.group(group.group_id).lag()}
@@ -393,6 +405,10 @@ def _rows(log_dir: LogDir, group: GroupDescription, failures: Failures) -> list[
         lag = committed.get(partition)
         if lag is not None and lag.error is not None:
             failures.add(lag.error, str(partition))
+        behind_ms: int | None = None
+        if with_time and lag is not None:
+            with failures.kept(str(partition)):
+                behind_ms = lag.lag_ms(log_dir.root)
         rows.append(
             _Row(
                 partition,
@@ -401,6 +417,7 @@ def _rows(log_dir: LogDir, group: GroupDescription, failures: Failures) -> list[
                 "" if lag is None else lag.committed.metadata,
                 _log_end_offset(log_dir, partition, failures) if lag is None else lag.log_end_offset,
                 member,
+                None if behind_ms is None else behind_ms / 1000,
             )
         )
     return rows
@@ -412,9 +429,9 @@ def _log_end_offset(log_dir: LogDir, partition: TopicPartition, failures: Failur
     return None
 
 
-def _offsets_lines(group: GroupDescription, rows: Iterable[_Row], *, is_verbose: bool) -> Iterator[str]:
+def _offsets_lines(group: GroupDescription, left_out: Collection[str], rows: Iterable[_Row]) -> Iterator[str]:
     _warn_of_state(group)
-    shown = [each for each in _offset_columns(group) if is_verbose or each.field != "leaderEpoch"]
+    shown = [each for each in _offset_columns(group) if each.field not in left_out]
     titles, *lines = aligned(shown, rows)
     if not lines:
         return
@@ -423,10 +440,10 @@ def _offsets_lines(group: GroupDescription, rows: Iterable[_Row], *, is_verbose:
     yield "\n"
 
 
-def _offsets_grid(group: GroupDescription, rows: Iterable[_Row], *, is_verbose: bool) -> Grid:
+def _offsets_grid(group: GroupDescription, left_out: Collection[str], rows: Iterable[_Row]) -> Grid:
     """The same for people, under the group's name and state."""
     titled = [each for each in _offset_columns(group)[1:] if each.title is not None]
-    shown = [each for each in titled if is_verbose or each.field != "leaderEpoch"]
+    shown = [each for each in titled if each.field not in left_out]
     names = ("topic", "consumerId", "host", "clientId")
     headings = [
         Heading(
@@ -442,7 +459,7 @@ def _offsets_grid(group: GroupDescription, rows: Iterable[_Row], *, is_verbose: 
 
 
 def _grid_cell(value: object) -> str:
-    return number_text(value) if isinstance(value, int) else or_none(value)
+    return f"{value:,}" if isinstance(value, (int, float)) else or_none(value)
 
 
 def _lag_style(text: str) -> str:
@@ -459,6 +476,7 @@ def _offset_columns(group: GroupDescription) -> tuple[Column[_Row], ...]:
         Column("CURRENT-OFFSET", "currentOffset", lambda row: row.offset, 15, grows=False),
         Column("LOG-END-OFFSET", "logEndOffset", lambda row: row.log_end_offset, 15, grows=False),
         Column("LAG", "lag", lambda row: row.lag, 15, grows=False),
+        Column("LAG-SECONDS", "lagSeconds", lambda row: row.lag_seconds, 15, grows=False),
         Column(None, "metadata", lambda row: row.metadata),
         Column("CONSUMER-ID", "consumerId", lambda row: None if row.member is None else row.member.member_id, 15),
         Column("HOST", "host", lambda row: None if row.member is None else row.member.host, 15),

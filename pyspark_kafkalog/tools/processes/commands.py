@@ -296,6 +296,11 @@ def _add_metrics(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--port", help=argparse.SUPPRESS)
     how.add_argument("--once", action="store_true", help="print them once and exit")
     parser.add_argument("--host", default="127.0.0.1", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--lag-seconds",
+        action="store_true",
+        help="also kafkalog_group_lag_seconds; each scrape reads a batch of each partition that a group is behind in",
+    )
 
 
 COMMANDS: Final = {

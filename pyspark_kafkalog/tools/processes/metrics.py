@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     listen = Address.parse(address) if not options.once else None
     registry = CollectorRegistry(auto_describe=False)
     log_dir = open_log_dir(options)
-    collector = LogDirCollector(log_dir, read_to_log_end=options.read_to_log_end)
+    collector = LogDirCollector(log_dir, read_to_log_end=options.read_to_log_end, lag_seconds=options.lag_seconds)
     if options.once:
         collector.check()
     registry.register(collector)
@@ -53,10 +53,11 @@ def run(options: argparse.Namespace) -> int:
 class LogDirCollector:
     """The collector that prometheus_client calls at every scrape; one scrape at a time."""
 
-    def __init__(self, log_dir: LogDir, *, read_to_log_end: bool = False) -> None:
+    def __init__(self, log_dir: LogDir, *, read_to_log_end: bool = False, lag_seconds: bool = False) -> None:
         path = log_dir.root.path
         self._path = path if isinstance(path, Path) else str(path)
         self._read_to_log_end = read_to_log_end
+        self._lag_seconds = lag_seconds
         self._identity = log_dir.identity
         self._log_dir: LogDir | None = log_dir
         self._lock = threading.Lock()
@@ -88,7 +89,7 @@ class LogDirCollector:
 
     def _collected(self) -> list[Metric]:
         try:
-            return collect_metrics(self._refreshed().root, now_ms=time_ms())
+            return collect_metrics(self._refreshed().root, now_ms=time_ms(), lag_seconds=self._lag_seconds)
         except (KafkalogError, OSError) as error:
             self._log_dir = None  # it may be adopted, or restored from a copy, before it can be read again
             sys.stderr.write(f"kafkalog metrics: {one_line(error)}\n")

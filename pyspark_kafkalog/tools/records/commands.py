@@ -43,6 +43,13 @@ A null key or value is empty, or null.literal if that is set. --output json prin
 with the bytes of the key as UTF-8, or as a number with key.deserializer ShortDeserializer, IntegerDeserializer or
 LongDeserializer. Without --partition all partitions are searched: which one a key is in depends on the producer.
 
+--grep prints only records with a key or a value in which a regular expression (RE2) is found; (?i) ignores case. It
+searches the stored bytes, whatever the deserializers: in binary data a dot is one byte, and \\xHH is the byte HH. Text
+that is not ASCII is found by its UTF-8 bytes. --key and --grep together print records that match both.
+
+--to-time ends each partition before its first record since that time, or at its present end, without waiting for more;
+it begins at the log start unless another start is given.
+
 --formatter takes Kafka's class names: DefaultMessageFormatter, NoOpMessageFormatter, and for internal topics
 OffsetsMessageFormatter, GroupMetadataMessageFormatter and TransactionLogMessageFormatter.
 
@@ -50,7 +57,8 @@ examples:
   kafkalog console-consumer --path /data/log --topic orders --from-beginning --max-messages 10
   kafkalog console-consumer --path /data/log --topic orders --property print.key=true --property print.timestamp=true
   kafkalog console-consumer --path /data/log --topic orders --partition 0 --offset 4200 --timeout-ms 1000
-  kafkalog console-consumer --path /data/log --topic orders --from-time 2026-01-31T10:00:00 --timeout-ms 1000
+  kafkalog console-consumer --path /data/log --topic orders --from-time 2026-01-31T10:00 --to-time 2026-01-31T11:00
+  kafkalog console-consumer --path /data/log --topic orders --from-beginning --timeout-ms 0 --grep '(?i)refund'
   kafkalog console-consumer --path /data/log --topic orders --from-beginning --timeout-ms 0 --key customer-7 \\
       -f '%p %o %T %k: %s\\n'
   kafkalog console-consumer --path /data/log --topic __consumer_offsets --from-beginning \\
@@ -144,6 +152,9 @@ def _add_consumer(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--offset", metavar="N", help="where to start: a number, earliest or latest (--partition)")
     parser.add_argument("--from-time", type=time_ms, metavar="TIME", help=f"start at the first record since: {FORMS}")
+    parser.add_argument(
+        "--to-time", type=time_ms, metavar="TIME", help="end at the first record since that time, or at the present end"
+    )
     parser.add_argument("--from-beginning", action="store_true", help="start at the log start, not at the end")
     parser.add_argument(
         "--group", metavar="GROUP", help="start at this group's committed offsets, and commit its progress"
@@ -154,6 +165,9 @@ def _add_consumer(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--key", action="append", metavar="KEY", help="only records with this key, see above; may be repeated"
+    )
+    parser.add_argument(
+        "--grep", metavar="PATTERN", help="only records whose key or value the pattern is found in, see above"
     )
     parser.add_argument("--isolation-level", choices=("read_uncommitted", "read_committed"), default="read_uncommitted")
     how = parser.add_mutually_exclusive_group()

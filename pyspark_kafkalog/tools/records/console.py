@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -69,6 +69,10 @@ _COMMIT_BYTES: Final = 32 << 20
 _LINE_BYTES_MAX: Final = 256 << 20
 
 
+#: Keeps some records of a batch.
+_Filter: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
 class _Format(Protocol):
     """Formats records as text."""
 
@@ -84,14 +88,14 @@ def run_consumer(options: argparse.Namespace) -> int:
     offset = _check(options)
     format_properties = _format_properties(options)
     formatter = _formatter(options, format_properties)
-    keep = _key_filter(options, format_properties)
+    filters = [each for each in (_key_filter(options, format_properties), _grep(options)) if each is not None]
     log_dir = open_log_dir(options)
     if options.group is not None and options.auto_commit and log_dir.root.has_broker_coordinator:
         raise ReadOnlyLogDirError(
             f"{log_dir.path} is a Kafka broker's log directory, which is read-only: no group's progress can be "
             "committed. Omit --group, or add --consumer-property enable.auto.commit=false"
         )
-    printing = _Printing(_consumer(options, log_dir, formatter, offset, keep), formatter, options, log_dir)
+    printing = _Printing(_consumer(options, log_dir, formatter, offset, filters), formatter, options, log_dir)
     warn_of_unread_offsets("console-consumer", log_dir)
     with ending_cleanly():
         try:
@@ -108,7 +112,8 @@ def _take_properties(options: argparse.Namespace, properties: Mapping[str, str])
     if options.group not in (None, group):
         raise UsageError(f"--group says '{options.group}', group.id '{group}': please remove one")
     options.group = group
-    reset = properties.get("auto.offset.reset", _EARLIEST if options.from_beginning else _LATEST)
+    is_early = options.from_beginning or options.to_time is not None
+    reset = properties.get("auto.offset.reset", _EARLIEST if is_early else _LATEST)
     if reset not in (_EARLIEST, _LATEST):
         raise UsageError(f"auto.offset.reset={reset} is not known, only {_EARLIEST} and {_LATEST}")
     if options.from_beginning and reset != _EARLIEST:
@@ -169,6 +174,27 @@ def _key_filter(options: argparse.Namespace, properties: Mapping[str, str]) -> _
     return _KeyFilter([key_bytes(text, name) for text in options.key])
 
 
+def _grep(options: argparse.Namespace) -> _Grep | None:
+    return None if options.grep is None else _Grep(options.grep)
+
+
+class _Grep:
+    """Keeps the records with the pattern in the bytes of their key or value. Raises UsageError for no pattern."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        try:
+            self._found(pa.array([b""], pa.binary()))
+        except pa.ArrowInvalid as error:
+            raise UsageError(f"--grep {pattern}: {str(error).removeprefix('Invalid regular expression: ')}") from error
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.filter(pc.or_(self._found(batch.column("key")), self._found(batch.column("value"))))
+
+    def _found(self, texts: pa.Array) -> pa.Array:
+        return pc.fill_null(pc.match_substring_regex(texts, self._pattern), False)
+
+
 class _KeyFilter:
     """Keeps the records that have one of the keys."""
 
@@ -204,9 +230,10 @@ def _consumer(
     log_dir: LogDir,
     formatter: _Format | None,
     offset: int | None,
-    keep: _KeyFilter | None,
+    filters: Sequence[_Filter],
 ) -> Consumer:
-    names = {"offset", *(formatter.columns() if formatter is not None else ()), *(("key",) if keep is not None else ())}
+    names = {"offset", *(formatter.columns() if formatter is not None else ())}
+    names |= {"key", "value"} if filters else set()
     schema = pa.schema([field for field in RECORD_SCHEMA if field.name in names])
     only = [TopicPartition(options.topic, number) for number in dict.fromkeys(options.partition or ())]
     is_early = options.reset == _EARLIEST or (options.offset or "").lower() == _EARLIEST
@@ -221,10 +248,11 @@ def _consumer(
         reset=reset,
         isolation=options.isolation_level,
         only=only,
-        keep=keep,
+        keep=filters,
         start=start,
         local_only=options.local_only,
         since_ms=options.from_time,
+        until_ms=options.to_time,
     )
 
 
@@ -261,7 +289,7 @@ class _Printing:
                     return
             sys.stdout.flush()
             self._maybe_commit()
-            if time.monotonic() >= until_s:
+            if self._consumer.is_bounded or time.monotonic() >= until_s:
                 return
             self._consumer.wait(min(until_s, self._commit_due_s))
 
@@ -337,10 +365,12 @@ def selection(log_dir: LogDir, topic: str | None, include: str | None) -> Callab
 class Consumer:
     """Reads the topics that `selects` names, or the partitions `only`; those created later are read from the start.
 
-    `keep` filters each batch of records; positions pass the records that it drops. `start` gives starting positions,
-    `since_ms` the time of the first record; without either, `reset` applies. `schema` is a subset of KAFKA_SCHEMA's
-    columns that includes offset. Positions in remote storage raise OffsetOutOfRangeError; with `local_only` reading
-    continues at the first offset in the directory.
+    `keep` filter each batch of records; positions pass the records that they drop. `start` gives starting positions,
+    `since_ms` the time of the first record; without either, `reset` applies. With `until_ms` the first poll reads all
+    that there is before the first record of that time, and nothing is to be read after it.
+
+    `schema` is a subset of KAFKA_SCHEMA's columns that includes offset. Positions in remote storage raise
+    OffsetOutOfRangeError; with `local_only` reading continues at the first offset in the directory.
     """
 
     def __init__(
@@ -352,10 +382,11 @@ class Consumer:
         reset: Reset,
         isolation: IsolationLevel,
         only: Collection[TopicPartition] = (),
-        keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+        keep: Sequence[_Filter] = (),
         start: Mapping[TopicPartition, int] | None = None,
         local_only: bool = False,
         since_ms: int | None = None,
+        until_ms: int | None = None,
     ) -> None:
         self._log_dir = log_dir
         self._selects = selects
@@ -366,8 +397,12 @@ class Consumer:
         self._keep = keep
         self._local_only = local_only
         self._start = dict(start or {})
+        self.is_bounded = until_ms is not None
+        self._ends: dict[TopicPartition, int] = {}
         self.positions: dict[TopicPartition, int] = {}
         for name, found in self._partitions():
+            if until_ms is not None:
+                self._ends[name] = self._first_since(found, until_ms)
             if since_ms is not None:
                 self._start[name] = self._first_since(found, since_ms)
             self.positions[name] = self._local(found, self._in_range(found, self._start.get(name, -1)))
@@ -379,6 +414,8 @@ class Consumer:
                 self.positions[name] = self._local(found, found.log_start_offset)
             position = self.positions[name]
             end = found.readable_end("read_committed" if self._is_committed else "read_uncommitted")
+            if self.is_bounded:
+                end = min(end, self._ends.get(name, 0))  # a partition that was created since has no part in it
             if not found.log_start_offset <= position <= found.high_watermark:
                 position = self._in_range(found, position)
             position = self.positions[name] = self._local(found, position)
@@ -409,7 +446,9 @@ class Consumer:
             for batch in reader.read(start, end, schema=self._schema, committed=self._is_committed):
                 if len(batch):
                     next_offset = batch.column("offset")[-1].as_py() + 1
-                    yield Chunk(name, batch if self._keep is None else self._keep(batch), next_offset)
+                    for keep in self._keep:
+                        batch = keep(batch)
+                    yield Chunk(name, batch, next_offset)
         except OffsetOutOfRangeError:
             # Retention deleted the records first. The next poll applies `reset`.
             self._log_dir.refresh()

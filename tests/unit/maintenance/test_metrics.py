@@ -121,6 +121,13 @@ def test_lag_of_group_is_reported(log_dir: LogDir) -> None:
     write(log_dir, 2)
     log_dir.group("g").commit({("t", 0): 15, ("t", 1): 0})
     assert collected(log_dir)["records-lag"].values == {("g", "t", "0"): 25, ("g", "t", "1"): 0}
+    assert "lag-seconds" not in collected(log_dir)
+    (found,) = [
+        each for each in collect_metrics(log_dir.root, now_ms=NOW_MS, lag_seconds=True) if each.name == "lag-seconds"
+    ]
+    assert found.prometheus_name == "kafkalog_group_lag_seconds"
+    assert found.values.keys() == {("g", "t", "0"), ("g", "t", "1")}
+    assert found.values["g", "t", "1"] == 0
 
 
 @pytest.mark.parametrize("root", sorted({part.root for part in partitions_with_offsets()}), ids=lambda root: root.name)

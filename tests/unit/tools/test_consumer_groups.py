@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,22 @@ def test_list_filters_by_state_and_type(command: Command) -> None:
     assert command.json("--list")[0] == {"group": "g", "type": "Classic", "state": "Empty"}
     assert "Valid states are: " in command.fails("--list", "--state", "asleep")
     assert "Valid types are: Classic, Consumer" in command.fails("--list", "--type", "share")
+
+
+def test_lag_in_seconds_is_between_the_record_at_the_offset_and_the_newest(command: Command, log_dir: LogDir) -> None:
+    _, out, _ = command.try_to("--describe", "--group", "g", "--lag-seconds")
+    lines = [line.split() for line in out.splitlines() if line]
+    at = lines[0].index("LAG-SECONDS")
+    assert lines[0][at - 1] == "LAG"
+    assert [line[at] for line in lines[1:]] == ["0.047", "0.0"]
+    log_dir.append("orders", pa.table({"value": ["v"], "timestamp": pa.array([5000], pa.timestamp("ms"))}), partition=1)
+    _, printed, _ = command.try_to("--describe", "--group", "g", "--lag-seconds", "--output", "json")
+    assert [json.loads(line)["lagSeconds"] for line in printed.splitlines()] == [0.047, 0.0]
+    _, plain, _ = command.try_to("--describe", "--group", "g", "--output", "json")
+    assert "lagSeconds" not in plain
+    log_dir.delete_records({("orders", 0): 20})
+    _, printed, _ = command.try_to("--describe", "--group", "g", "--lag-seconds", "--output", "json")
+    assert json.loads(printed.splitlines()[0])["lagSeconds"] == 0.039
 
 
 def test_describe_prints_offsets_and_lag_like_kafka(command: Command) -> None:
@@ -216,6 +233,8 @@ def test_delete_reports_each_offset_and_group(command: Command, log_dir: LogDir)
         (("--describe", "--group", "g", "--state", "Empty"), "does not take a value"),
         (("--list", "--group", "g"), "can't be used with --list"),
         (("--list", "--execute"), "--execute can't be used with --list"),
+        (("--list", "--lag-seconds"), "--lag-seconds can't be used with --list"),
+        (("--describe", "--group", "g", "--state", "--lag-seconds"), "can't be used with --members or --state"),
         (("--describe", "--group", "g", "--topic", "orders"), "--topic can't be used with --describe"),
         (("--delete", "--group", "g", "--all-groups"), "can't be used with --all-groups"),
         (("--delete-offsets", "--group", "g"), "needs one --group and --topic"),

@@ -90,6 +90,24 @@ def test_console_consumer_begins_at_the_first_record_since_a_time(
     assert (code, printed) == (0, expected)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--to-time", "2026-02-03"), "0\n1\n2\n"),
+        (("--from-time", "2026-02-02", "--to-time", "2026-02-04"), "2\n3\n"),
+        (("--from-time", "2026-02-02", "--to-time", "2026-02-04", "--max-messages", "1"), "2\n"),
+        (("--partition", "0", "--offset", "8", "--to-time", "2027-01-01"), "8\n9\n"),
+        (("--to-time", "2020-01-01"), ""),
+    ],
+)
+def test_console_consumer_ends_before_the_first_record_since_a_time(
+    root: Path, arguments: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also without a timeout: it does not wait for more."""
+    code, printed, _ = Command("console-consumer", root, capsys).try_to("--topic", "orders", *arguments)
+    assert (code, printed) == (0, expected)
+
+
 @pytest.mark.parametrize("other", [("--from-beginning",), ("--group", "g"), ("--partition", "0", "--offset", "3")])
 def test_console_consumer_refuses_a_time_beside_another_start(
     root: Path, other: tuple[str, ...], capsys: pytest.CaptureFixture[str]

@@ -73,6 +73,7 @@ def test_null_literal_replaces_nulls_in_format(consumer: Command) -> None:
         (("-f", "%"), "unknown token %"),
         (("-f", "%s", "--output", "json"), "format and output json cannot be specified together"),
         (("-f", "%s", "--formatter", "NoOpMessageFormatter"), "not allowed with argument"),
+        (("--grep", "("), "--grep (: missing )"),
         (("--key", "x", "--property", "key.deserializer=LongDeserializer"), "expected a number"),
         (("--key", "x", "--property", "key.deserializer=DoubleDeserializer"), "not of DoubleDeserializer"),
     ],
@@ -88,6 +89,16 @@ def test_key_selects_records_in_all_partitions(consumer: Command) -> None:
     assert consume(consumer, "--key", "m", "--key", "k", "--max-messages", "3", "-f", "%s;") == "a;;c;"
     assert consume(consumer, "--key", "m", "--partition", "1") == "c\n"
     assert consume(consumer, "--key", "none") == ""
+
+
+def test_grep_finds_pattern_in_bytes_of_key_or_value(consumer: Command) -> None:
+    assert consume(consumer, "--grep", "^[ac]$", "-f", "%k%s;") == "ka;mc;"
+    assert consume(consumer, "--grep", "(?i)M", "-f", "%p/%o;") == "0/2;1/0;"
+    assert consume(consumer, "--grep", r"\xff.$", "-f", "%p/%o;") == "0/1;"  # a dot is one byte
+    assert consume(consumer, "--grep", "c|d", "--key", "k", "-f", "%s;") == "d;"
+    assert consume(consumer, "--grep", "a|c|d", "--max-messages", "2", "-f", "%s;") == "a;c;"
+    LogDir.open(consumer.root).append("t", pa.table({"value": ["früh", "spät"]}), partition=1)
+    assert consume(consumer, "--grep", "ü") == "früh\n"
 
 
 def test_several_partitions_are_read(consumer: Command) -> None:
