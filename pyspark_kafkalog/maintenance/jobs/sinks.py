@@ -22,7 +22,9 @@ version.
 from __future__ import annotations
 
 import logging
+import os
 import re
+import stat
 import sys
 import threading
 import time
@@ -84,11 +86,9 @@ class JsonLines:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
         self._extra: dict[str, Any] = {}
-        self._may_be_terminal = True
 
     def begin(self, action: str, job_run: JobRun, partitions_count: int) -> None:
         self._extra = {"dryRun": True} if job_run.dry_run else {}
-        self._may_be_terminal = (self._stream or sys.stdout).isatty()
 
     def emit(self, tree: Mapping[str, Any]) -> None:
         """Write a line for a finding or an action in addition to the reports; fields without a value are omitted."""
@@ -102,9 +102,8 @@ class JsonLines:
 
     def _write(self, tree: Mapping[str, Any]) -> None:
         stream = self._stream or sys.stdout
-        with beside_progress_bar(stream) if self._may_be_terminal else nullcontext():
-            stream.write(json_line(tree))
-            stream.flush()
+        stream.write(json_line(tree))
+        stream.flush()
 
 
 def beside_progress_bar(stream: TextIO) -> AbstractContextManager[None]:
@@ -120,11 +119,15 @@ def beside_progress_bar(stream: TextIO) -> AbstractContextManager[None]:
 class ProgressBar:
     """The bytes that are read, their rate and the remaining time, on standard error if that is a terminal.
 
+    With `beside_text` standard output may be a terminal too. There is no bar between lines of JSON on a terminal, or
+    those of the program behind a pipe.
+
     A partition counts when it is done. `bytes_to_read` gives the total; for a job that reads nothing, partitions are
     counted instead. The bar is gone after the run.
     """
 
-    def __init__(self, bytes_to_read: Callable[[], Iterable[int]]) -> None:
+    def __init__(self, bytes_to_read: Callable[[], Iterable[int]], *, beside_text: bool) -> None:
+        self._beside_text = beside_text
         self._bytes_to_read = bytes_to_read
         self._bar: Any = None
         self._counts_bytes = False
@@ -134,7 +137,7 @@ class ProgressBar:
     def begin(self, action: str, job_run: JobRun, partitions_count: int) -> None:
         from tqdm import tqdm
 
-        is_shown = sys.stderr.isatty()
+        is_shown = sys.stderr.isatty() and self._is_alone()
         total_bytes = sum(self._bytes_to_read()) if is_shown else 0
         self._counts_bytes = total_bytes > 0
         self._bar = tqdm(
@@ -152,6 +155,12 @@ class ProgressBar:
         if is_shown:
             self._ended = threading.Event()
             starts(threading.Thread(target=self._keep_time, args=(self._bar, self._ended), daemon=True))
+
+    def _is_alone(self) -> bool:
+        """Whether nothing but this run's text gets between the bar."""
+        if sys.stdout.isatty():
+            return self._beside_text
+        return not stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
 
     @staticmethod
     def _keep_time(bar: Any, ended: threading.Event) -> None:

@@ -172,8 +172,10 @@ def _run_job(
 
     with stop_signal() as stop, _Workplace(options, job, job_run, slots_of, stop) as workplace:
         history = () if options.history is None else (HistoryTable(options.history, session=workplace.session),)
-        bar = ProgressBar(lambda: job.bytes_to_read(job_run, partitions))
-        all_sinks: tuple[ReportSink, ...] = (bar, output or _job_output(options), *history)
+        output = output or _job_output(options)
+        is_text = isinstance(output, TextReport)
+        bar = ProgressBar(lambda: job.bytes_to_read(job_run, partitions), beside_text=is_text)
+        all_sinks: tuple[ReportSink, ...] = (bar, output, *history)
         try:
             if not options.loop:
                 return run_once(job, workplace.tasks, job_run, all_sinks, partitions=partitions)

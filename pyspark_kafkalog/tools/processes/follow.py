@@ -89,9 +89,8 @@ def run(options: argparse.Namespace) -> int:
         is_working = (lambda: False) if tasks is None else tasks.is_working
         follower = Follower(leader, root, settings, on_event=report.note, is_working=is_working)
         report.watch(follower.shared, lambda: follower.cluster_id)
-        stack.enter_context(_progress(follower.shared))
-        stack.enter_context(_stopping(follower))
-        follower.run()
+        with _progress(follower.shared), _stopping(follower):
+            follower.run()
         return _outcome(follower, settings)
 
 

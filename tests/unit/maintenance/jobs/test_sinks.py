@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import tempfile
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
 from pyspark_kafkalog.maintenance.jobs.partition import ANOTHER_RUN, PartitionReport
 from pyspark_kafkalog.maintenance.jobs.runner import JobRun
-from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines, TextReport
+from pyspark_kafkalog.maintenance.jobs.sinks import JsonLines, ProgressBar, TextReport
 from pyspark_kafkalog.tools.main import main
 
 FINDING = {
@@ -154,3 +157,42 @@ def test_output_option_decides_between_text_and_json(tmp_path: Path, capsys: pyt
     assert capsys.readouterr().out.startswith("verify: 0 errors, 0 warnings in 2 partitions, 0 B (")
     assert main(["verify", *path]) == 0
     assert [json.loads(line)["action"] for line in capsys.readouterr().out.splitlines()] == ["verify", "verify"]
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def shown_bar(monkeypatch: pytest.MonkeyPatch, *sizes: int, stdout: TextIO, beside_text: bool = True) -> str:
+    """What standard error gets while one partition of 1 MiB is verified."""
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("sys.stdout", stdout)
+    bar = ProgressBar(lambda: sizes, beside_text=beside_text)
+    bar.begin("verify", JobRun(path=Path("/")), 1)
+    bar.take(PartitionReport(topic="a", partition=0, action="verify", bytes_read=1 << 20))
+    bar.end()
+    return terminal.getvalue()
+
+
+def test_bar_counts_bytes_and_is_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = shown_bar(monkeypatch, 1 << 20, 3 << 20, stdout=Terminal())
+    assert "/4.00M [" in shown
+    assert "B/s]" in shown
+    assert shown.split("\r")[-2].strip() == ""
+
+
+def test_bar_of_a_job_that_reads_nothing_counts_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "0/1 [" in shown_bar(monkeypatch, stdout=Terminal())
+
+
+def test_no_bar_gets_between_json_on_a_terminal_or_the_lines_behind_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown_bar(monkeypatch, 1, stdout=Terminal(), beside_text=False) == ""
+    reading, writing = os.pipe()
+    with os.fdopen(reading), os.fdopen(writing, "w") as pipe:
+        assert shown_bar(monkeypatch, 1, stdout=pipe) == ""
+    with tempfile.TemporaryFile("w") as file:
+        assert shown_bar(monkeypatch, 1, stdout=file, beside_text=False) != ""
