@@ -28,7 +28,7 @@ def plot_batches(name: str, batches: Sequence[pa.Table], *, of: Measure, bins: i
     check_number("bins", bins, least=1)
     if axes is None:
         _, axes = import_package("matplotlib.pyplot", "matplotlib").subplots(figsize=(9, 3))
-        axes.set(ylabel=of)
+        axes.set(xlabel="time (UTC)", ylabel=of)
         axes.spines[["top", "right"]].set_visible(False)
     table = pa.concat_tables(batches)
     kept = np.asarray(table["kind"]) == "data"
