@@ -97,11 +97,12 @@ def _print_banner(root: Root, config: ServerConfig, options: argparse.Namespace,
         lambda _: ("a Kafka broker's directory", True),
     )
     flush = "on disk (fsync)" if config.flush == "fsync" else "with the operating system, as in Kafka (os)"
+    interval = f", in commits at least {config.commit_interval_ms} ms apart" if config.commit_interval_ms else ""
     workers = f", shared by {options.workers} processes" if options.workers > 1 else ""
     lines = {
         "serving": f"{root.path}, {kind}",
         "clients": f"connect to {address}{workers}",
-        "writes": "refused: read-only" if is_read_only else f"acknowledged when they are {flush}",
+        "writes": "refused: read-only" if is_read_only else f"acknowledged when they are {flush}{interval}",
         "security": _security_text(config.security),
         "metrics": "none; --metrics-listen HOST:PORT" if config.status is None else f"http://{config.status}/metrics",
         "stop": "Ctrl-C or SIGTERM; the last commit is finished first",

@@ -1,8 +1,9 @@
-"""What a server waits for before it answers, by its flush mode."""
+"""What a server waits for before it answers, by its flush mode and its commit interval."""
 
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,10 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return called
 
 
-def create_and_write(root: Path, flush: FlushMode) -> None:
+def create_and_write(root: Path, flush: FlushMode, commit_interval_ms: int = 0) -> None:
     """Two topics and a record of each, so that changes follow writes, from a client of a server."""
-    with serve(root, ServerConfig(listen=Address("127.0.0.1", 0), flush=flush)) as bootstrap:
+    config = ServerConfig(listen=Address("127.0.0.1", 0), flush=flush, commit_interval_ms=commit_interval_ms)
+    with serve(root, config) as bootstrap:
         host, _, port = bootstrap.rpartition(":")
         wire = WireClient.connect(host, int(port), client_id="c", timeout_s=PATIENCE_S)
         wire.negotiate()
@@ -48,6 +50,12 @@ def create_and_write(root: Path, flush: FlushMode) -> None:
             (written,) = wire.call(body, ProduceResponse, version=12).responses
             assert written.partition_responses[0].error_code == ErrorCode.NONE
         wire.close()
+
+
+def test_second_write_waits_for_the_commit_interval(tmp_path: Path) -> None:
+    began_s = time.monotonic()
+    create_and_write(tmp_path / "root", "os", commit_interval_ms=700)
+    assert time.monotonic() - began_s > 0.7
 
 
 def test_neither_writes_nor_changes_wait_for_the_disk_with_os(tmp_path: Path, syncs: list[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.server.config import Address, ServerConfig
+from pyspark_kafkalog.tools.processes import serve as serve_module
 
 OPEN = ("--listen", "0.0.0.0:0")
 MINE = ("--listen", "127.0.0.1:0")
@@ -44,6 +48,22 @@ def test_options_that_cannot_be_meant_are_refused(
 ) -> None:
     serve = Command("serve", tmp_path / "log", capsys)
     assert reason in serve.fails(*arguments)
+
+
+def test_commit_interval_is_that_of_the_server_and_in_its_banner(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[ServerConfig] = []
+
+    async def record(root: Root, config: ServerConfig, _: int | None, announce: Callable[[Address], None]) -> None:
+        served.append(config)
+        announce(config.listen)
+
+    monkeypatch.setattr(serve_module, "_serve", record)
+    command = Command("serve", tmp_path / "log", capsys)
+    errs = [command.try_to(*arguments)[2] for arguments in (MINE, (*MINE, "--commit-interval", "250"))]
+    assert ["in commits at least 250 ms apart" in err for err in errs] == [False, True]
+    assert [each.commit_interval_ms for each in served] == [0, 250]
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
