@@ -72,6 +72,13 @@ _LOG: Final = logging.getLogger(__name__)
 
 _SESSION_APP_ID: Final = "spark.databricks.delta.write.txnAppId"
 _SESSION_VERSION: Final = "spark.databricks.delta.write.txnVersion"
+#: Delta's operations and their metrics, and what they count.
+_ROWS_WRITTEN: Final = {
+    ("WRITE", "numOutputRows"): "appended",
+    ("MERGE", "numTargetRowsInserted"): "inserted",
+    ("MERGE", "numTargetRowsUpdated"): "updated",
+    ("MERGE", "numTargetRowsDeleted"): "deleted",
+}
 
 
 class DeltaTarget:
@@ -89,6 +96,22 @@ class DeltaTarget:
         if self._is_path:
             return bool(DeltaTable.isDeltaTable(spark, self.table))
         return spark.catalog.tableExists(self.table)
+
+    def version(self, spark: SparkSession) -> int:
+        """The number of the table's last version; -1 if there is no table."""
+        if not self.exists(spark):
+            return -1
+        table: Any = self._open(spark)
+        return int(table._jdt.deltaLog().snapshot().version())
+
+    def rows_written(self, spark: SparkSession, *, after: int) -> dict[str, int]:
+        """How many rows the versions after version `after` appended, inserted, updated and deleted, by these words."""
+        written = dict.fromkeys(_ROWS_WRITTEN.values(), 0)
+        history = self._open(spark).history().where(f"version > {after}").select("operation", "operationMetrics")
+        for operation, metrics in history.collect():
+            for (of, metric), word in _ROWS_WRITTEN.items():
+                written[word] += int(metrics.get(metric, 0)) if operation == of else 0
+        return written
 
     def create(
         self,

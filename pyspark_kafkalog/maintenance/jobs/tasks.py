@@ -49,6 +49,8 @@ _POLL_S: Final = 0.25
 EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
+_SNAPSHOT_TASKS: Final = "spark.databricks.delta.snapshotPartitions"
+_SNAPSHOT_TASKS_MAX: Final = 50  # Delta's default
 #: spark-submit sets it for the Python process that it starts: the port of its JVM.
 SPARK_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"
 
@@ -356,6 +358,12 @@ def check_delta(spark: SparkSession) -> None:
             "the Spark session has no Delta: run the job with python, which fetches Delta's jars, or with "
             f"spark-submit --packages {PACKAGE}"
         )
+
+
+def bound_snapshot_tasks(spark: SparkSession) -> None:
+    """Have Delta read a table's log in as many tasks as there are cores, and not in its 50, unless the user says."""
+    if spark.conf.get(_SNAPSHOT_TASKS, None) is None:
+        spark.conf.set(_SNAPSHOT_TASKS, min(spark.sparkContext.defaultParallelism, _SNAPSHOT_TASKS_MAX))
 
 
 def is_spark_installed() -> bool:

@@ -8,20 +8,31 @@ written once.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from pyspark_kafkalog.delta.delta_target import DeltaTarget
 from pyspark_kafkalog.delta.topic_to_delta import MODES, POLICIES, TopicToDelta
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
-from pyspark_kafkalog.maintenance.jobs.tasks import check_delta, import_delta, stop_signal, with_delta
+from pyspark_kafkalog.maintenance.jobs.tasks import (
+    bound_snapshot_tasks,
+    check_delta,
+    import_delta,
+    stop_signal,
+    with_delta,
+)
 from pyspark_kafkalog.tools.command import Command, add_path, exit_code_of
 from pyspark_kafkalog.units import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+#: Of a source, by topic and partition, as in a query's progress.
+Offsets: TypeAlias = Mapping[str, Mapping[str, int]]
 
 _POLL_SECONDS: Final = 0.2
 #: What Spark adds around the message of a failed query.
@@ -50,8 +61,9 @@ _TOPIC_TO_DELTA_HELP: Final = """\
 `kafkalog topic-to-delta`: write a topic into a Delta table, every record once.
 
 Records are appended, or the latest value of each key is kept (--mode upsert; a tombstone deletes the row). The command
-is a streaming query with a checkpoint; without --continuous it stops after the records that exist at its start. Spark
-downloads Delta's jars; with spark-submit pass --packages io.delta:delta-spark_4.2_2.13:4.4.0.
+is a streaming query with a checkpoint; without --continuous it stops after the records that exist at its start. At the
+end it prints the offsets that it read, the table's version and the rows written. Spark downloads Delta's jars; with
+spark-submit pass --packages io.delta:delta-spark_4.2_2.13:4.4.0.
 
 Exit status: 0 done, or stopped by SIGTERM, SIGINT or SIGHUP (the next run continues); 1 an error; 2 wrong options.
 
@@ -85,6 +97,7 @@ def _add_topic_to_delta(parser: argparse.ArgumentParser) -> None:
 
 def _topic_to_delta(options: argparse.Namespace) -> int:
     """Run the query until it is done or stopped. Returns the exit status."""
+    version = -1
 
     def begin(spark: SparkSession) -> StreamingQuery:
         query = TopicToDelta(
@@ -104,9 +117,18 @@ def _topic_to_delta(options: argparse.Namespace) -> int:
             source_options=named_values("--source-option", options.source_option),
             continuous=options.continuous,
         )
+        nonlocal version
+        version = DeltaTarget(options.table).version(spark)
         return query.start(spark)
 
-    return _run_query("kafkalog topic-to-delta", begin)
+    def tell(spark: SparkSession, first: Offsets, last: Offsets) -> None:
+        sys.stdout.write(offsets_text(options.topic, first, last))
+        target = DeltaTarget(options.table)
+        rows = target.rows_written(spark, after=version)
+        written = ", ".join(f"{count:,} {word}" for word, count in rows.items() if count) or "none written"
+        sys.stdout.write(printable(f"{options.table}: version {target.version(spark)}; rows: {written}") + "\n")
+
+    return _run_query("kafkalog topic-to-delta", begin, tell)
 
 
 def _add_delta_to_topic(parser: argparse.ArgumentParser) -> None:
@@ -178,8 +200,46 @@ def named_values(option: str, settings: Sequence[str]) -> dict[str, str]:
     return values
 
 
-def _run_query(name: str, begin: Callable[[SparkSession], StreamingQuery]) -> int:
+def offsets_text(topic: str, first: Offsets, last: Offsets) -> str:
+    """A line for each partition with new records: its offsets from `first` to the one before `last`."""
+    starts, ends = first.get(topic, {}), last.get(topic, {})
+    lines = []
+    for partition, end in sorted(ends.items(), key=lambda each: int(each[0])):
+        start = starts.get(partition)
+        if start != end and end > 0:
+            offsets = f"up to offset {end - 1}" if start is None else f"offsets {start} to {end - 1}"
+            lines.append(f"{topic}-{partition}: {offsets}\n")
+    return "".join(lines) or f"{topic}: no new records\n"
+
+
+class _Progress:
+    """The offsets at which a run of a query began, and those that it has reached."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._first: str | None = None
+
+    def look(self) -> None:
+        """Keep the first start, which Spark forgets after a hundred micro-batches."""
+        if self._first is None and (recent := self._query.recentProgress):
+            self._first = recent[0]["sources"][0]["startOffset"]
+
+    def ends(self) -> tuple[Offsets, Offsets]:
+        """Both; a new query has no start, and a run without a micro-batch neither."""
+        self.look()
+        last = self._query.lastProgress
+        text = None if last is None else last["sources"][0]["endOffset"]
+        return json.loads(self._first or "null") or {}, json.loads(text or "null") or {}
+
+
+def _run_query(
+    name: str,
+    begin: Callable[[SparkSession], StreamingQuery],
+    tell: Callable[[SparkSession, Offsets, Offsets], None] | None = None,
+) -> int:
     """Run the query that `begin` starts and return the exit status; an error is printed as one line.
+
+    `tell` prints what the run has done, by the offsets at which it began and ended.
 
     Raises ModuleNotFoundError without Spark or Delta.
     """
@@ -191,12 +251,16 @@ def _run_query(name: str, begin: Callable[[SparkSession], StreamingQuery]) -> in
         with stop_signal() as stop:
             spark = with_delta(SparkSession.builder.appName(name)).getOrCreate()
             check_delta(spark)
+            bound_snapshot_tasks(spark)
             query = begin(spark)
+            progress = _Progress(query)
             while query.isActive and not stop.wait(_POLL_SECONDS):
-                pass
+                progress.look()
             query.stop()
             if (failure := query.exception()) is not None and not stop.is_set():
                 raise failure
+            if tell is not None:
+                tell(spark, *progress.ends())
     except (KafkalogError, OSError) as error:
         return _fail(name, str(error), exit_code_of(error))
     except PySparkException as error:

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.delta.topic_to_delta import BAD, DELETED, RECORD, RecordShape, TopicToDelta, latest_by_key
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.tools.main import main
 
 pytestmark = pytest.mark.spark
 
@@ -69,6 +70,33 @@ def test_raw_append_has_source_columns_and_writes_replayed_batch_once(
     assert table.schema == expected.schema
     assert sorted(map(str, table.collect())) == sorted(map(str, expected.collect()))
     assert versions(spark, tmp_path / "table") == ["CREATE TABLE", "WRITE", "WRITE"]
+
+
+def test_command_prints_what_it_wrote_and_runs_few_tasks(
+    spark: SparkSession, log_dir: LogDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spark.conf.unset("spark.databricks.delta.snapshotPartitions")
+    for count in (200, 3):
+        log_dir.append("t", pa.table({"value": [f"{number}" for number in range(count)]}), partition=1, flush="os")
+        options = {"path": "log", "table": "table", "checkpoint": "checkpoint"}
+        places = [f"--{option}={tmp_path / name}" for option, name in options.items()]
+        jobs = spark.sparkContext._jsc.sc().statusStore()
+        before = jobs.jobsList(None).size()
+        assert main(["topic-to-delta", "--topic", "t", *places]) == 0
+        found = [jobs.jobsList(None).apply(at) for at in range(jobs.jobsList(None).size() - before)]
+        assert 2 <= sum(job.numTasks() - job.numSkippedTasks() for job in found) <= 20
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [
+        "t-1: up to offset 199",
+        f"{tmp_path}/table: version 1; rows: 200 appended",
+        "t-1: offsets 200 to 202",
+        f"{tmp_path}/table: version 2; rows: 3 appended",
+    ]
+    assert main(["topic-to-delta", "--topic", "t", *places]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "t: no new records",
+        f"{tmp_path}/table: version 2; rows: none written",
+    ]
 
 
 @pytest.mark.full

@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_kafkalog.delta.topic_to_delta import BadRecords
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.tools.maintenance.delta import error_text, named_values
+from pyspark_kafkalog.tools.maintenance.delta import error_text, named_values, offsets_text
 
 
 def test_settings_without_name_or_value_are_refused() -> None:
@@ -14,6 +14,13 @@ def test_settings_without_name_or_value_are_refused() -> None:
     for setting in ("a", "=1", " =1"):
         with pytest.raises(InvalidOptionError, match=r"--x .*expected NAME=VALUE"):
             named_values("--x", [setting])
+
+
+def test_offsets_of_run_are_shown_by_partition_without_those_that_stayed() -> None:
+    first = {"t": {"0": 5, "2": 7}, "kafkalog:root:a": {}}
+    last = {"t": {"0": 9, "10": 3, "2": 7, "3": 0}, "kafkalog:root:a": {}}
+    assert offsets_text("t", first, last) == "t-0: offsets 5 to 8\nt-10: up to offset 2\n"
+    assert offsets_text("t", {}, {}) == "t: no new records\n"
 
 
 @pytest.mark.parametrize(
