@@ -62,11 +62,11 @@ _STORE_OPTIONS: Final = {
     "storeSasToken": "Azure: a shared access signature, in place of a key.",
     "storeServiceAccount": "GCS: the path of a service account's JSON file.",
     "storeCredentialsFile": "S3: the path of a file as ~/.aws/credentials, on all machines, read again every minute.",
-    "storeEncryption": "S3: how the store encrypts what is written: AES256, aws:kms or aws:kms:dsse.",
-    "storeKmsKey": "S3: the id or ARN of the KMS key that it encrypts with.",
-    "storeRequesterPays": "S3: whether the requests are paid by who sends them (true).",
-    "storeChecksum": "S3: SHA256 or CRC64NVME, sent with what is written, as object lock demands.",
-    "storeProxy": "http://host:port of a proxy that requests go through; default: that of the environment.",
+    "storeEncryption": "S3: how the store encrypts new objects: AES256, aws:kms or aws:kms:dsse.",
+    "storeKmsKey": "S3: the id or ARN of the KMS key for this encryption.",
+    "storeRequesterPays": "S3: whether the requester pays for the requests (true).",
+    "storeChecksum": "S3: the checksum of new objects, SHA256 or CRC64NVME; object lock requires one.",
+    "storeProxy": "The proxy for all requests, http://host:port; default: that of the environment.",
 }
 REMOTE_STORAGE_LAYOUTS: Final = ("local", "aiven")
 PARTITIONERS: Final = ("murmur2", "round_robin")
@@ -296,11 +296,10 @@ OPTIONS: Final = (
         name="path",
         applies_to=EVERYWHERE,
         default="(required)",
-        doc="The log directory: a root that contains partition directories; for reads also one partition directory, "
-        "<root>/orders-0, or several directories of brokers, separated by commas: log.dirs, copies of brokers' disks. "
-        "A path or a file: URI that every executor sees; a relative path is relative to the driver's working "
-        "directory. A path with a comma that exists is one path. Or a URL of an object store: s3://, gs://, az:// or "
-        "abfss://.",
+        doc="The log directory: a path or a file: URI that the driver and all executors see, or an object store's URL "
+        "(s3://, gs://, az://, abfss://). A relative path is relative to the driver's working directory. A read also "
+        "takes one partition directory, <root>/orders-0, or several directories of brokers, separated by commas as in "
+        "log.dirs. An existing path that contains a comma is one path.",
         parse=parse_text,
     ),
     Option(

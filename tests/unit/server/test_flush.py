@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.hostile_clients import batch_of
@@ -21,6 +21,8 @@ from pyspark_kafkalog.protocol.messages.records import (
     TopicProduceData,
 )
 from pyspark_kafkalog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from pyspark_kafkalog.server import run as run_module
+from pyspark_kafkalog.server.committer import GroupCommitter
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.storage.filesystem import UNFLUSHED_MARKER, FlushMode
 
@@ -52,10 +54,17 @@ def create_and_write(root: Path, flush: FlushMode, commit_interval_ms: int = 0) 
         wire.close()
 
 
-def test_second_write_waits_for_the_commit_interval(tmp_path: Path) -> None:
-    began_s = time.monotonic()
-    create_and_write(tmp_path / "root", "os", commit_interval_ms=700)
-    assert time.monotonic() - began_s > 0.7
+def test_committer_has_the_commit_interval_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    intervals_ms: list[int] = []
+
+    class Recording(GroupCommitter):
+        def __init__(self, *args: Any, interval_ms: int, **named: Any) -> None:
+            intervals_ms.append(interval_ms)
+            super().__init__(*args, interval_ms=interval_ms, **named)
+
+    monkeypatch.setattr(run_module, "GroupCommitter", Recording)
+    create_and_write(tmp_path / "root", "os", commit_interval_ms=20)
+    assert intervals_ms == [20]
 
 
 def test_neither_writes_nor_changes_wait_for_the_disk_with_os(tmp_path: Path, syncs: list[str]) -> None:
