@@ -198,7 +198,15 @@ def as_dicts(records: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
     except (ValueError, OverflowError):
         index = records.schema.get_field_index("timestamp")
         numbers = records.column(index).cast(pa.int64())
-        return [dict(each) for each in records.set_column(index, "timestamp", numbers).to_pylist()]
+        rows = records.set_column(index, "timestamp", numbers).to_pylist()
+        return [{**row, "timestamp": _time_or_ms(row["timestamp"])} for row in rows]
+
+
+def _time_or_ms(timestamp_ms: int) -> datetime | int:
+    try:
+        return EPOCH + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return timestamp_ms
 
 
 def as_text_schema(schema: pa.Schema) -> pa.Schema:

@@ -292,6 +292,7 @@ def test_timestamps_of_64_bits_are_read_as_the_milliseconds_that_they_are(far: L
     for found in (far.read("t"), log.to_arrow(), pa.table(log), pa.Table.from_batches(log.to_batches())):
         assert found["timestamp"].cast(pa.int64()).to_pylist() == FAR_TIMES_MS
     assert [log[offset]["timestamp"] for offset in (3, 4)] == FAR_TIMES_MS[3:]
+    assert list(log) == [log[offset] for offset in range(5)]
     assert log[2]["timestamp"] == datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
     assert str(FAR_TIMES_MS[3]) in str(log.seek("2024-01-01"))
     assert log.offset_at("2024-01-01") == 3
