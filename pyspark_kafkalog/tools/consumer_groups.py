@@ -459,7 +459,9 @@ def _offsets_grid(group: GroupDescription, left_out: Collection[str], rows: Iter
 
 
 def _grid_cell(value: object) -> str:
-    return f"{value:,}" if isinstance(value, (int, float)) else or_none(value)
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else or_none(value)
 
 
 def _lag_style(text: str) -> str:

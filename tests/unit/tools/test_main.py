@@ -234,6 +234,15 @@ def complete(line: str, tmp_path: Path) -> list[str]:
     return [each.strip() for each in answer.read_text().splitlines()]
 
 
+def test_completion_offers_topics_of_the_directory_in_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LogDir.create(tmp_path / "root").create_topic("orders", partitions=1)
+    monkeypatch.setenv("KAFKALOG_PATH", str(tmp_path / "root"))
+    assert complete("kafkalog topics --topic ord", tmp_path) == ["orders"]
+    assert complete("kafkalog serve --sta", tmp_path) == []  # earlier names are not offered
+
+
 def test_completion_offers_commands_options_and_topics(tmp_path: Path) -> None:
     log_dir = LogDir.create(tmp_path / "root")
     for name in ("orders", "orders.eu", "returns"):
