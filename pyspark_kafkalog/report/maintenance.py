@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, overload
 
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
+from pyspark_kafkalog.maintenance.cleaner.job import partitions_to_clean
 from pyspark_kafkalog.maintenance.export.broker_directory import ExportedBroker
 from pyspark_kafkalog.maintenance.export.export import ExportedPartition, export_new_broker, export_to
 from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport
@@ -129,8 +130,7 @@ class Maintenance:
     def clean(self, now: PointInTime | None, *, force: bool, dry_run: bool) -> RunReports:
         native, now_ms = self._root.native(), _ms(now)
         native.refresh()
-        names = self._topics or [name for name in native.topics() if native.log_config(name).compact]
-        chosen = native.partitions(names)
+        chosen = partitions_to_clean(native, self._topics)
 
         def work() -> list[PartitionReport]:
             return [

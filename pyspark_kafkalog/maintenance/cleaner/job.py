@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -62,6 +62,15 @@ class DirtyPartition:
     offsets: int
 
 
+def partitions_to_clean(root: NativeRoot, topics: Collection[str] | None) -> Sequence[TopicPartition]:
+    """The partitions of the topics, by default of all compacted ones; none if the root's cleaner is switched off."""
+    config = root.broker_config()
+    if not config.log_cleaner_enable or not config.log_cleaner_threads:
+        _LOG.warning("nothing is cleaned: log.cleaner.enable is false, or log.cleaner.threads 0")
+        return []
+    return root.partitions(topics or [name for name in root.topics() if root.log_config(name).compact])
+
+
 @dataclass(frozen=True, slots=True)
 class CleanerJob:
     """Cleans the partitions that are due, of all compacted topics or of the run's topics.
@@ -76,14 +85,7 @@ class CleanerJob:
         return CLEAN_ACTION
 
     def choose(self, job_run: JobRun) -> Sequence[TopicPartition]:
-        root = job_run.open().native()
-        config = root.broker_config()
-        if not config.log_cleaner_enable or not config.log_cleaner_threads:
-            _LOG.warning("nothing is cleaned: log.cleaner.enable is false, or log.cleaner.threads 0")
-            return []
-        names = root.topics() if job_run.topics is None else job_run.topics
-        asked = job_run.topics or ()
-        return root.partitions([name for name in names if name in asked or root.log_config(name).compact])
+        return partitions_to_clean(job_run.open().native(), job_run.topics)
 
     def bytes_to_read(self, job_run: JobRun, partitions: Sequence[TopicPartition]) -> Iterator[int]:
         root = job_run.open()

@@ -57,6 +57,11 @@ def test_cleaning_takes_compacted_topics_and_keeps_the_last_of_each_key(log_dir:
     assert "removed" in repr(done)
 
 
+def test_nothing_is_cleaned_where_the_cleaner_is_switched_off(log_dir: LogDir) -> None:
+    log_dir.alter_broker_configs(add={"log.cleaner.enable": "false"})
+    assert list(log_dir.clean()) == []
+
+
 @pytest.mark.file_roots
 def test_merge_leaves_fewer_segments(log_dir: LogDir) -> None:
     log_dir.alter_topic("clicks", add={"internal.segment.bytes": "100000"})
