@@ -90,13 +90,14 @@ def _naming_read_only(options: argparse.Namespace) -> Iterator[None]:
 
 def _print_banner(root: Root, config: ServerConfig, options: argparse.Namespace, address: Address) -> None:
     """Say on standard error what is served, and how to end it; in a log of JSON as its first message."""
-    kind, is_read_only = for_kind(
+    on_disk = "on disk (fsync)" if config.flush == "fsync" else "with the operating system, as in Kafka (os)"
+    kind, flush = for_kind(
         root,
-        lambda _: ("a log directory on a file system", config.read_only),
-        lambda _: ("a log directory in an object store", config.read_only),
-        lambda _: ("a Kafka broker's directory", True),
+        lambda _: ("a log directory on a file system", on_disk),
+        lambda _: ("a log directory in an object store", "in the store"),
+        lambda _: ("a Kafka broker's directory", None),
     )
-    flush = "on disk (fsync)" if config.flush == "fsync" else "with the operating system, as in Kafka (os)"
+    is_read_only = config.read_only or flush is None
     interval = f", in commits at least {config.commit_interval_ms} ms apart" if config.commit_interval_ms else ""
     workers = f", shared by {options.workers} processes" if options.workers > 1 else ""
     lines = {

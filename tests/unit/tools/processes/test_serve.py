@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders.metadata_roots import forget_images
+from builders.object_roots import StoredRoot
 from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir
@@ -50,9 +51,8 @@ def test_options_that_cannot_be_meant_are_refused(
     assert reason in serve.fails(*arguments)
 
 
-def test_commit_interval_is_that_of_the_server_and_in_its_banner(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def announcing_only(monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
+    """Let the command do no more than announce its server; returns the list that gets the server's configurations."""
     served: list[ServerConfig] = []
 
     async def record(root: Root, config: ServerConfig, _: int | None, announce: Callable[[Address], None]) -> None:
@@ -60,6 +60,23 @@ def test_commit_interval_is_that_of_the_server_and_in_its_banner(
         announce(config.listen)
 
     monkeypatch.setattr(serve_module, "_serve", record)
+    return served
+
+
+def test_banner_of_an_object_root_says_that_writes_are_in_the_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announcing_only(monkeypatch)
+    monkeypatch.setattr(serve_module, "open_served_root", lambda *_: StoredRoot().opened())
+    err = Command("serve", tmp_path, capsys).try_to(*MINE)[2]
+    assert "a log directory in an object store" in err
+    assert "acknowledged when they are in the store" in err
+
+
+def test_commit_interval_is_that_of_the_server_and_in_its_banner(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = announcing_only(monkeypatch)
     command = Command("serve", tmp_path / "log", capsys)
     errs = [command.try_to(*arguments)[2] for arguments in (MINE, (*MINE, "--commit-interval", "250"))]
     assert ["in commits at least 250 ms apart" in err for err in errs] == [False, True]
