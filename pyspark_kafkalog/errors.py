@@ -91,7 +91,7 @@ def _rebuild(cls: type[DiskFormatError], fields: dict[str, object]) -> DiskForma
 class DiskFormatError(KafkalogError, ValueError):
     """Bytes on disk violate the format. Attributes: file, position (in bytes), expected, found, advice."""
 
-    default_advice = "run kafkalog dump-log on the file to look at it"
+    default_advice = "kafkalog verify shows how much is damaged, and what to do"
 
     def __init__(
         self,

@@ -90,6 +90,14 @@ def json_line(tree: Any) -> str:
     return text + "\n"
 
 
+def is_host(text: str) -> bool:
+    """Whether the text can be the name or the address of a host: the resolver raises UnicodeError for others."""
+    try:
+        return bool(text.encode("idna"))
+    except UnicodeError:
+        return False
+
+
 def printable(text: str, *, kept: str = "") -> str:
     """`text` with escapes for all characters that are not printable and not in `kept`.
 

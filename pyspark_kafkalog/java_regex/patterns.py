@@ -50,7 +50,7 @@ _NEVER: Final = r"[^\x00-\U0010ffff]"
 #: A record of a subscription cannot hold a longer expression.
 _RE2_CHARS_MAX: Final = 32_767
 _AUTOMATON_BYTES_MAX: Final = MIB
-_RE2_MISSING: Final = str(missing_package("re2", "regular expressions of clients need"))
+_RE2_MISSING: Final = str(missing_package("re2", "subscriptions of clients by regular expression need"))
 
 
 @dataclass(frozen=True, slots=True)

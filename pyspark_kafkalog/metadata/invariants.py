@@ -328,10 +328,10 @@ def check_not_following(image: MetadataImage) -> None:
 
 def following_error(following: Following, change: str = "") -> FollowingRootError:
     """The error for who would change a root that follows; `change` says what."""
-    subject = f"{change} cannot be changed: the root" if change else "the root"
+    subject = f"{change} cannot be changed: the log directory" if change else "the log directory"
     return FollowingRootError(
-        f"{subject} follows {following.leader}, and only its follower may write to it; kafkalog promote makes it a "
-        "root that takes writes"
+        f"{subject} follows {following.leader}, and only its follower may write to it; kafkalog promote ends that, and "
+        "lets it accept writes"
     )
 
 
@@ -360,7 +360,7 @@ def check_follower(image: MetadataImage, following_id: str) -> None:
     """Raise FollowingEndedError unless the root still follows with this id."""
     following = image.following
     if following is None:
-        raise FollowingEndedError("the root does not follow a leader any more: it was promoted")
+        raise FollowingEndedError("the log directory no longer follows a leader: it was promoted")
     if following.following_id != following_id:
         raise FollowingEndedError(f"another follower has taken over this root, which now follows {following.leader}")
 

@@ -92,7 +92,7 @@ class RootLock:
                 is_created = self._is_new or path.with_name(META_PROPERTIES).exists()
                 return self._fs.open(path, os.O_RDWR | (os.O_CREAT if is_created else 0))
         except OSError as error:
-            raise LogDirError(f"cannot open the lock file {path}: {error}") from error
+            raise LogDirError(f"cannot open the lock file {path}: {error.strerror or error}") from error
 
     def _unlock(self) -> None:
         # Closing is not enough: a child that another thread forked meanwhile also holds the descriptor.

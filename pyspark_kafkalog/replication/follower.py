@@ -13,9 +13,10 @@ point leaves the root as its last commit has it; the next follower resumes there
 
 from __future__ import annotations
 
+import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,6 +58,7 @@ _FILE_COMMIT_INTERVAL_S: Final = 0.005
 #: A commit to an object store is a request that costs money.
 _OBJECT_COMMIT_INTERVAL_S: Final = 0.1
 _REFRESH_S: Final = 5.0
+_LOG: Final = logging.getLogger(__name__)
 _TURN_S: Final = 0.2
 #: After a description that an answer has asked for, the next one waits so long.
 _REFRESH_AGAIN_S: Final = 0.25
@@ -128,6 +130,7 @@ class Follower:
         self._cluster_id = ""
         self._following_id = ""
         self._had_records = False
+        self._is_selection_noted = False
         self._noted: frozenset[Event] = frozenset()
         #: By partition the last loss that was noted, which is tried again until it is committed.
         self._losses: dict[TopicPartition, Event] = {}
@@ -346,6 +349,7 @@ class Follower:
             if plan is None:
                 return
             self._follow(plan.followed)
+            self._note_selection(plan.followed)
         except (KafkalogError, OSError) as error:
             if isinstance(error, FollowingEndedError) or self._settings.is_once:
                 raise
@@ -410,6 +414,12 @@ class Follower:
         for result in self.shared.request(AwaitedCommit(changes)) or () if changes else ():
             if isinstance(result, KafkalogError):
                 raise result
+
+    def _note_selection(self, followed: Collection[str]) -> None:
+        """Warn once if the topics asked for select none: the name may be mistyped."""
+        if not self._is_selection_noted and not any(map(self._settings.selects, followed)):
+            _LOG.warning("%s has no topic that --topic %s selects", self._leader.name, self._settings.topics)
+        self._is_selection_noted = True
 
     def _follow(self, topics: Mapping[str, LeaderTopic]) -> None:
         """Follow the partitions of these topics, and no others."""

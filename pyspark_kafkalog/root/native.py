@@ -526,7 +526,7 @@ def promote(root: NativeRoot) -> Promotion:
 
     def build(image: MetadataImage) -> list[MetadataRecord]:
         if image.following is None:
-            raise FollowingEndedError(f"{root.path} does not follow a leader: it takes writes already")
+            raise FollowingEndedError(f"{root.path} does not follow a leader: it accepts writes already")
         elections = [
             # A change of the leader raises the leader epoch by one, and that of the partition never falls while it
             # follows: it is the highest one known.

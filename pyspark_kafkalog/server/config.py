@@ -22,7 +22,7 @@ from pyspark_kafkalog.server.security.certificates import PrincipalMapping
 from pyspark_kafkalog.server.security.sasl import PLAIN, SaslSettings
 from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
 from pyspark_kafkalog.storage.filesystem import FlushMode
-from pyspark_kafkalog.units import MIB
+from pyspark_kafkalog.units import MIB, is_host
 
 CONNECTIONS_MAX: Final = 10_000
 
@@ -86,7 +86,7 @@ class Address:
         """`HOST:PORT`, an IPv6 address in brackets. Raises InvalidOptionError."""
         host, colon, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-        if not colon or not host or not port.isdecimal() or int(port) > _PORT_MAX:
+        if not colon or not is_host(host) or not port.isdecimal() or int(port) > _PORT_MAX:
             raise InvalidOptionError(f"{text!r} is not an address: expected HOST:PORT, such as 127.0.0.1:9092")
         return Address(host, int(port))
 

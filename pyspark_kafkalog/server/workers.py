@@ -12,6 +12,7 @@ A worker is a server like any other (cluster): it has its own broker id, and may
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import signal
 import socket
@@ -33,6 +34,10 @@ _LONGEST_PAUSE_S: Final = 30.0
 _SETTLED_S: Final = 60.0
 _POLL_S: Final = 0.1
 _STOP_MAX_S: Final = 30.0
+_LISTEN_ADVICE: Final = {
+    errno.EADDRINUSE: "; choose another port, or end the process that listens there",
+    errno.EADDRNOTAVAIL: "; name an address of this machine",
+}
 
 
 @dataclass(slots=True)
@@ -128,7 +133,8 @@ def naming(address: Address) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(error.errno, f"cannot listen: {error.strerror}", str(address)) from None
+        advice = _LISTEN_ADVICE.get(error.errno or 0, "")
+        raise OSError(error.errno, f"cannot listen: {error.strerror}{advice}", str(address)) from None
 
 
 def bound_socket(address: Address, *, is_shared: bool = False) -> socket.socket:

@@ -36,7 +36,7 @@ from pyspark_kafkalog.units import INT64_MAX
 
 CHUNK_BYTES: Final = 4 << 20
 _NO_COLUMNS: Final[frozenset[str]] = frozenset()
-_RECOVERY: Final = "nothing: recovery truncates the log here when it is opened next"
+_RECOVERY: Final = "nothing: the next writer, a broker that starts or kafkalog adopt truncates the log here"
 _ROWS_MAX: Final = 1 << 20
 
 

@@ -38,8 +38,8 @@ REINDEX: Final = "kafkalog verify --repair, or kafkalog reindex, rebuilds the fi
 REPAIR: Final = "kafkalog verify --repair corrects it"
 _REFUSED_COMMANDS: Final = ("verify --repair", "kafkalog reindex")
 _BROKER_REBUILDS_INDEXES: Final = (
-    "move the segment's .index file away: a broker that starts rebuilds all indexes of the segment then, and so does "
-    "kafkalog adopt"
+    "if the segment has an .index file, move it away: a broker that starts, and kafkalog adopt, rebuild all indexes of "
+    "a segment without one"
 )
 _BROKER_REBUILDS: Final = (
     "restore the file from a copy, or move it away: a broker that starts rebuilds it from the log or works without "

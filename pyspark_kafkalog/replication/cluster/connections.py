@@ -30,7 +30,7 @@ from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.client import FRAME_BYTES_MAX, WireClient, authenticate, client_context
 from pyspark_kafkalog.protocol.client_settings import ClientSettings
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
-from pyspark_kafkalog.units import SECOND_MS
+from pyspark_kafkalog.units import SECOND_MS, is_host
 
 _R = TypeVar("_R", bound=ApiMessage)
 
@@ -67,8 +67,8 @@ def _parse_address(text: str) -> NodeAddress:
         host = host[1:-1]
     elif ":" in host:
         raise InvalidConfigError(f"{text!r}: expected brackets around an IPv6 address, as [::1]:9092")
-    if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):
-        raise InvalidConfigError(f"{text!r}: expected the address of a server, as host:port")
+    if not (is_host(host) and colon and port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):
+        raise InvalidConfigError(f"{text!r}: expected the address of a server, as host:port, such as broker1:9092")
     return NodeAddress(host, int(port))
 
 

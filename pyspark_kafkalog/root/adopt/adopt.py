@@ -63,6 +63,7 @@ from pyspark_kafkalog.root.adopt.logs import (
     LogSummary,
     adopt_log,
     check_log,
+    damaged_tail_notes,
     transaction_index_notes,
     transactions_of_plan,
     transactions_of_root,
@@ -207,6 +208,8 @@ def adopt(
         if local_only:
             plan = without_remote_storage(plan)
         if dry_run:
+            tails = damaged_tail_notes(root, ((each, _recovery_point(plan, each)) for each in _partitions(plan)))
+            plan = replace(plan, notes=(*plan.notes, *tails))
             return _outcome(plan, {}, plan.next_producer_id, transactions_of_plan(plan, clock), dry_run=True)
         with _clean_again_after_damage(plan, fs):
             _prepare_directories(plan, fs)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from pyspark_kafkalog.errors import (
     UnsupportedFormatError,
 )
 from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
-from pyspark_kafkalog.record.scan import verify_crcs
+from pyspark_kafkalog.record.scan import first_bad_crc, verify_crcs
 from pyspark_kafkalog.root.adopt.plan import AdoptionPlan
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
@@ -240,6 +240,39 @@ def _largest_snapshot_producer_id(directory: Path) -> int:
     for offset in PartitionListing.read(directory).snapshot_offsets:
         largest = max((largest, *(entry.producer_id for entry in _snapshot_entries(directory, offset))))
     return largest
+
+
+def damaged_tail_notes(root: Path, recovered: Iterable[tuple[TopicPartition, int | None]]) -> Iterator[str]:
+    """A note on each log that recovery truncates; `recovered` has recovery points, None after a clean stop."""
+    for each, recovery_point in recovered:
+        directory = partition_path(root, each)
+        bases = list_base_offsets(directory)[len(kept_bases(directory, recovery_point)) :]
+        for number, base_offset in enumerate(bases):
+            path = segment_file(directory, base_offset, LOG_SUFFIX)
+            valid_bytes = _valid_bytes(path, base_offset)
+            cut_bytes = path.stat().st_size - valid_bytes
+            if cut_bytes:
+                later = (segment_file(directory, base, LOG_SUFFIX) for base in bases[number + 1 :])
+                cut_bytes += sum(log.stat().st_size for log in later)
+                where = f"from byte {valid_bytes} of {path.name} on"
+                yield f"{each}: {cut_bytes} bytes of a damaged tail would be cut off, {where}"
+                break
+
+
+def _valid_bytes(path: Path, base_offset: int) -> int:
+    """The bytes of the segment before its first damaged batch."""
+    valid_bytes = 0
+    with open_to_read(path) as file:
+        end = os.fstat(file.fileno()).st_size
+        try:
+            for chunk in read_chunks(file.fileno(), file=str(path), start=0, end=end, base_offset=base_offset):
+                bad = first_bad_crc(chunk.data, chunk.batches, chunk.position)
+                if bad >= 0:
+                    return int(chunk.batches[bad]["position"])
+                valid_bytes = int(chunk.batches["position"][-1] + chunk.batches["size_bytes"][-1])
+        except CorruptRecordError:
+            pass  # no batch begins there
+    return valid_bytes
 
 
 def transaction_index_notes(root: Path, kept: Iterable[tuple[TopicPartition, int | None]]) -> tuple[str, ...]:

@@ -261,7 +261,7 @@ class LocalShard(Shard):
             self.close_classic(group_id, ErrorCode.NOT_COORDINATOR)
             self._modern.pop(group_id, None)
             _LOG.info(
-                "group %s goes on in this server's memory, from its committed offsets: %s is not written to",
+                "group %s continues in this server's memory, from its committed offsets: %s is read-only",
                 group_id,
                 self._context.root.path,
             )

@@ -408,10 +408,12 @@ class SegmentReader:
         if runs must outlive the next one; without it the next run reuses the memory. The first
         run has about `chunk_bytes`, later ones twice as much as the one before, up to CHUNK_BYTES.
 
-        Raises CorruptRecordError for a damaged batch, or if the file ends inside a batch of the range.
+        Raises CorruptRecordError for a damaged batch, after a run of the batches before it, or if the file ends inside
+        a batch of the range.
         """
         from pyspark_kafkalog.record.scan import (  # compiled, not needed for planning
             BatchScan,
+            first_bad_crc,
             scan_batches,
             verify_crcs,
         )
@@ -439,9 +441,12 @@ class SegmentReader:
             self._check_offsets(batches, limit)
             selected = _overlapping(batches, start_offset, end_offset)
             if len(selected):
-                if check_crcs:
-                    verify_crcs(data, selected, data_position=position, file=self.file)
-                yield BatchRun(self.file, data, position, selected, has_timestamps)
+                bad = first_bad_crc(data, selected, position) if check_crcs else -1
+                whole = selected if bad < 0 else selected[:bad]
+                if len(whole):
+                    yield BatchRun(self.file, data, position, whole, has_timestamps)
+                if bad >= 0:
+                    verify_crcs(data, selected[bad:], data_position=position, file=self.file)
             position += scan.consumed_bytes
             if len(batches):
                 self.reached_offset = int(batches["last_offset"][-1]) + 1

@@ -36,7 +36,7 @@ from pyspark_kafkalog.tools.command import (
 from pyspark_kafkalog.tools.output import output_of
 from pyspark_kafkalog.tools.running import open_log_dir
 from pyspark_kafkalog.tools.transactions import describe_open, ending_command, ending_commands, open_tree
-from pyspark_kafkalog.units import printable
+from pyspark_kafkalog.units import plural, printable
 
 
 def run_adopt(options: argparse.Namespace) -> int:
@@ -59,13 +59,14 @@ def run_adopt(options: argparse.Namespace) -> int:
 
 
 def _adoption_lines(outcome: Adoption) -> Iterator[str]:
+    topics = plural(len(outcome.topics), "topic")
     if outcome.was_native:
         yield f"{outcome.root} is a native log directory already: nothing to do.\n"
     elif outcome.dry_run:
-        yield f"{outcome.root} can be adopted: {len(outcome.topics)} topics. Nothing was changed.\n"
+        yield f"{outcome.root} can be adopted: {topics}. Nothing was changed.\n"
     else:
-        partitions = len(outcome.partitions)
-        yield f"Adopted {outcome.root}: {len(outcome.topics)} topics with {partitions} partitions.\n"
+        partitions = plural(len(outcome.partitions), "partition")
+        yield f"Adopted {outcome.root}: {topics} with {partitions}.\n"
     for note in outcome.notes:
         yield f"  {' '.join(note.split())}\n"
     for each in outcome.partitions:

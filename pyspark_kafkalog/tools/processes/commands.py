@@ -277,7 +277,7 @@ def _promote(options: argparse.Namespace) -> int:
     log_dir = open_log_dir(options)
     promoted = promote(log_dir.root.native())
     print(
-        f"{log_dir.path} no longer follows {promoted.following.leader} and takes writes: "
+        f"{log_dir.path} no longer follows {promoted.following.leader}, and accepts writes: "
         f"{plural(promoted.partitions_count, 'partition')} with a new leader epoch"
     )
     return 0

@@ -15,10 +15,11 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.errors import LeaderUnavailableError
+from pyspark_kafkalog.errors import InvalidConfigError, LeaderUnavailableError
 from pyspark_kafkalog.maintenance.jobs.tasks import SparkTasks, job_session, stop_signal
 from pyspark_kafkalog.object_store.location import parse_location
 from pyspark_kafkalog.protocol.client_settings import ClientSettings, read_client_settings
+from pyspark_kafkalog.replication.cluster.connections import parse_addresses
 from pyspark_kafkalog.replication.follower import Follower, FollowSettings
 from pyspark_kafkalog.replication.follower_state import FollowerState, Phase, Totals
 from pyspark_kafkalog.replication.leader import LeaderEndPoint
@@ -156,7 +157,13 @@ def _leader(options: argparse.Namespace) -> LeaderAddress:
     """The leader that --from names. Raises UsageError."""
     address = LeaderAddress(options.leader)
     if not address.is_root:
+        try:
+            parse_addresses(options.leader)
+        except InvalidConfigError as error:
+            raise UsageError(f"--from {error}") from None
         return LeaderAddress(options.leader, _client_settings(options))
+    if options.leader.startswith(("http://", "https://", "kafka://")):
+        raise UsageError(f"--from {options.leader!r}: brokers are named as host:port, without a scheme")
     if options.command_config is not None:
         raise UsageError(f"--command-config is for brokers, and {options.leader} is a log directory")
     return address

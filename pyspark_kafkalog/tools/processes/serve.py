@@ -103,7 +103,7 @@ def _print_banner(root: Root, config: ServerConfig, options: argparse.Namespace,
     lines = {
         "serving": f"{root.path}, {kind}",
         "clients": f"connect to {address}{workers}",
-        "writes": "refused: read-only" if is_read_only else f"acknowledged when they are {flush}{interval}",
+        "writes": _refusal(root, is_read_only=is_read_only) or f"acknowledged when they are {flush}{interval}",
         "security": _security_text(config.security),
         "metrics": "none; --metrics-listen HOST:PORT" if config.status is None else f"http://{config.status}/metrics",
         "stop": "Ctrl-C or SIGTERM; the last commit is finished first",
@@ -113,6 +113,14 @@ def _print_banner(root: Root, config: ServerConfig, options: argparse.Namespace,
         return
     for name, text in lines.items():
         notice(f"{name:<9} {text}")
+
+
+def _refusal(root: Root, *, is_read_only: bool) -> str:
+    """Why writes are refused; empty if they are not."""
+    following = None if is_read_only else root.native().store.image.following
+    if following is not None:
+        return f"refused until kafkalog promote: the log directory follows {following.leader}"
+    return "refused: read-only" if is_read_only else ""
 
 
 def _security_text(security: SecuritySettings) -> str:

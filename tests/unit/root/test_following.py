@@ -113,7 +113,7 @@ def test_a_root_that_does_not_follow_cannot_be_promoted(
     path = str(follower.log_dir.path)
     assert main(["promote", "--path", path]) == 0
     assert capsys.readouterr().out == (
-        f"{path} no longer follows a:9092 and takes writes: 1 partition with a new leader epoch\n"
+        f"{path} no longer follows a:9092, and accepts writes: 1 partition with a new leader epoch\n"
     )
     assert main(["promote", "--path", path]) == 1
     assert "does not follow a leader" in capsys.readouterr().err

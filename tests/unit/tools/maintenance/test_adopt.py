@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def files_of(root: Path) -> dict[str, bytes]:
 def test_dry_run_changes_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tool = foreign("transactions", tmp_path, capsys)
     before = files_of(tool.root)
-    assert tool("--dry-run").startswith(f"{tool.root} can be adopted: 1 topics. Nothing was changed.\n")
+    assert tool("--dry-run").startswith(f"{tool.root} can be adopted: 1 topic. Nothing was changed.\n")
     assert files_of(tool.root) == before
     assert json.loads(tool("--dry-run", "--output", "json"))["dryRun"] is True
     assert files_of(tool.root) == before
@@ -40,6 +41,12 @@ def test_recovered_tail_is_reported(tmp_path: Path, capsys: pytest.CaptureFixtur
     out = foreign("unclean", tmp_path, capsys)()
     assert "  unclean-torn-0: 41 bytes of a damaged tail were cut off\n" in out
     assert "unclean-killed-0" not in out
+
+
+def test_dry_run_tells_of_the_tails_that_adoption_cuts_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool = foreign("unclean", tmp_path, capsys)
+    would, did = (re.findall("  .*bytes of a damaged tail", out) for out in (tool("--dry-run"), tool()))
+    assert would == did != []
 
 
 def test_json_has_topics_partitions_and_next_producer_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -169,6 +170,14 @@ def test_only_selected_topics_are_followed(tmp_path: Path, leader_dir: LogDir) -
     assert LogDir.open(tmp_path / "copy").topics() == ("payments",)
 
 
+def test_topics_that_the_leader_does_not_have_are_named_in_a_warning(
+    tmp_path: Path, leader_dir: LogDir, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic, count in (("orders", 0), ("orderz", 1)):
+        assert follow_once(tmp_path, "--topic", topic) == 0
+        assert caplog.text.count(f"has no topic that --topic {topic} selects") == count
+
+
 def test_topic_that_cannot_be_followed_is_exit_code_1(
     tmp_path: Path, leader_dir: LogDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -283,7 +292,13 @@ def test_address_of_metrics_that_is_in_use_is_named(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         assert follow_once(tmp_path, "--metrics-listen", address) == 1
-    assert f"{address}: cannot listen: Address already in use" in capsys.readouterr().err
+    assert f"{address}: cannot listen: Address already in use; choose another port" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("leader", ["127.0.0.1", "broker..example:9092", "http://broker1:9092"])
+def test_leader_that_is_no_address_is_a_wrong_option(capsys: pytest.CaptureFixture[str], leader: str) -> None:
+    assert main(["follow", "--from", leader, "--path", "/nowhere"]) == 2
+    assert re.search(f"--from '{leader}': .* as host:port, (such as|without a scheme)", capsys.readouterr().err)
 
 
 def test_leader_that_does_not_exist_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,6 +83,19 @@ def test_commit_interval_is_that_of_the_server_and_in_its_banner(
     assert [each.commit_interval_ms for each in served] == [0, 250]
 
 
+def test_banner_of_a_log_directory_that_follows_says_that_writes_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def announce_only(_: Root, config: ServerConfig, __: None, announce: Callable[[Address], None]) -> None:
+        announce(config.listen)
+
+    monkeypatch.setattr(serve_module, "_serve", announce_only)
+    LogDir.create(tmp_path / "leader").create_topic("orders", partitions=1)
+    Command("follow", tmp_path / "copy", capsys)("--from", str(tmp_path / "leader"), "--once")
+    err = Command("serve", tmp_path / "copy", capsys).try_to(*MINE)[2]
+    assert f"writes    refused until kafkalog promote: the log directory follows {tmp_path / 'leader'}\n" in err
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_log_directory_that_cannot_be_opened_ends_the_server(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], workers: str

@@ -491,3 +491,10 @@ def test_time_that_no_calendar_has_is_printed_as_its_number(
     log_dir.create_topic("t", partitions=1, configs={"message.timestamp.after.max.ms": str((1 << 63) - 1)})
     log_dir.append("t", pa.table({"value": ["v"], "timestamp": pa.array([time_ms], pa.timestamp("ms", "UTC"))}))
     assert console.consume("--from-beginning", *options) == expected.format(time_ms)
+
+
+def test_records_before_a_damaged_batch_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The batch at offset 340 has a wrong CRC, and is not the first one of its segment."""
+    consumer = Command("console-consumer", FIXTURES / "unclean", capsys)
+    exit_code, out, err = consumer.try_to("--topic", "unclean-badcrc", "--from-beginning", "--timeout-ms", "0")
+    assert (exit_code, out.count("\n"), "batch at offset 340" in err) == (1, 340, True)
