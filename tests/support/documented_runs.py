@@ -50,7 +50,8 @@ _ENDED_BY: Final = {"follow": "--once", "metrics": "--once"}
 _CHANGING: Final = (
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z", "<time>"),
     (r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b|\b[0-9a-f]{32}\b", "<uuid>"),
-    (r"(?<![\w-])(?=[\w-]*\d)[\w-]{22}(?![\w-])", "<id>"),
+    # With a digit, or as no name is written: names of 22 letters are activeFirstTimestampMs and PARTITION_STATE_RECORD.
+    (r"(?<![\w-])(?=[\w-]*(?:\d|[A-Z]{2}[\w-]*[a-z]|[a-z][\w-]*[A-Z]{2}))[\w-]{22}(?![\w-])", "<id>"),
     (r"-\d{13}\.log", "-<ms>.log"),
     (r"\b\d+\.\d+ s\b", "<seconds>"),
     (r"\(\d+ \w+ ago\)", "<ago>"),
