@@ -209,6 +209,16 @@ def _is_of_file(record: MetadataRecord) -> bool:
     )
 
 
+#: A broker's own topics have three replicas by default, for which a single broker cannot create them.
+_SINGLE_BROKER: Final = {
+    "offsets.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.replication.factor": "1",
+}
+
+
 def _server_properties(image: MetadataImage, target: Path, metadata_partitions: int) -> dict[str, str]:
     """What the file of the broker on `target` must say; the host and port of the voter are to be changed.
 
@@ -223,6 +233,7 @@ def _server_properties(image: MetadataImage, target: Path, metadata_partitions: 
     }
     own = {name: value for name, value in broker_configs(image).items() if name not in _NOT_OF_KAFKA}
     settings |= {name: value for name, value in sorted(own.items()) if name not in DYNAMIC_BROKER_CONFIGS}
+    settings |= _SINGLE_BROKER
     if "__consumer_offsets" in image.topics:
         settings["offsets.topic.num.partitions"] = str(len(image.topics["__consumer_offsets"].partitions))
     if any(has_remote_storage(image, each) for each in image.topics.values()):

@@ -176,5 +176,8 @@ def test_command_prints_what_the_brokers_file_must_say(
         f"log.dirs={tmp_path / 'broker'}",
         "log.retention.hours=5",
         "remote.log.storage.system.enable=true",
+        "offsets.topic.replication.factor=1",
+        *(f"share.coordinator.state.topic.{each}=1" for each in ("min.isr", "replication.factor")),
+        *(f"transaction.state.log.{each}=1" for each in ("min.isr", "replication.factor")),
         "rlmm.config.remote.log.metadata.topic.num.partitions=50",
     ]
