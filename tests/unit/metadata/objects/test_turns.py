@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 from builders.root_places import ObjectPlace, forget_images
-from fakes.faulty_store import Call, FaultyStore
+from fakes.faulty_store import Call, FaultyStore, VirtualClock
 from fakes.virtual_threads import VirtualThreads
 from simulations.object_commits import one_after_the_other as one_after_the_other
 
@@ -22,48 +22,44 @@ from pyspark_kafkalog.object_store.retries import Waiting
 COMMIT_S = 0.1
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def turns(clock: VirtualClock) -> WriterTurns:
+    return WriterTurns(clock.monotonic, lambda: 0.5)
 
 
-@pytest.fixture
-def turns(clock: Clock) -> WriterTurns:
-    return WriterTurns(clock, lambda: 0.5)
-
-
-def commit(turns: WriterTurns, clock: Clock, count: int = 1) -> None:
+def commit(turns: WriterTurns, clock: VirtualClock, count: int = 1) -> None:
     for _ in range(count):
-        clock.now_s += COMMIT_S
+        clock.sleep(COMMIT_S)
         turns.committed(COMMIT_S)
 
 
-def test_writer_alone_waits_only_after_seconds_of_commits_and_then_for_a_gap(turns: WriterTurns, clock: Clock) -> None:
+def test_writer_alone_waits_only_after_seconds_of_commits_and_then_for_a_gap(
+    turns: WriterTurns, clock: VirtualClock
+) -> None:
     pauses = []
     for _ in range(round(2 * ALONE_SECONDS / COMMIT_S)):
         pauses.append(turns.pause_seconds())
-        clock.now_s += pauses[-1]
+        clock.sleep(pauses[-1])
         commit(turns, clock)
     waited = [each for each in pauses if each]
     assert waited == pytest.approx([GAP_COMMITS * COMMIT_S])
     assert sum(pauses[: round(ALONE_SECONDS / COMMIT_S)]) == 0
 
 
-def test_writer_that_was_idle_for_a_gap_does_not_wait(turns: WriterTurns, clock: Clock) -> None:
+def test_writer_that_was_idle_for_a_gap_does_not_wait(turns: WriterTurns, clock: VirtualClock) -> None:
     commit(turns, clock, round(2 * ALONE_SECONDS / COMMIT_S))
-    clock.now_s += GAP_COMMITS * COMMIT_S
+    clock.sleep(GAP_COMMITS * COMMIT_S)
     assert turns.pause_seconds() == pytest.approx(0, abs=1e-9)
 
 
-def test_writer_that_has_met_others_waits_after_a_turn_as_long_as_they_need(turns: WriterTurns, clock: Clock) -> None:
+def test_writer_that_has_met_others_waits_after_a_turn_as_long_as_they_need(
+    turns: WriterTurns, clock: VirtualClock
+) -> None:
     for _ in range(20):
         turns.met_others(12)
         assert turns.pause_seconds() == 0  # they have had their turn
@@ -74,14 +70,14 @@ def test_writer_that_has_met_others_waits_after_a_turn_as_long_as_they_need(turn
     assert turns.pause_seconds() == 0  # it has waited
 
 
-def test_others_that_were_not_met_for_long_are_not_waited_for(turns: WriterTurns, clock: Clock) -> None:
+def test_others_that_were_not_met_for_long_are_not_waited_for(turns: WriterTurns, clock: VirtualClock) -> None:
     turns.met_others(12)
-    clock.now_s += 60
+    clock.sleep(60)
     commit(turns, clock, COMMITS_A_TURN)
     assert turns.pause_seconds() == pytest.approx(0, abs=1e-9)
 
 
-def test_pause_is_bounded_behind_a_store_that_hangs(turns: WriterTurns, clock: Clock) -> None:
+def test_pause_is_bounded_behind_a_store_that_hangs(turns: WriterTurns, clock: VirtualClock) -> None:
     turns.met_others(1)
     for _ in range(COMMITS_A_TURN):
         turns.committed(600.0)
