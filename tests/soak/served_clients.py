@@ -342,7 +342,8 @@ def run_again(process: Process, role: str, session: Callable[[int], Any], until:
         try:
             session(at)
             break
-        except (KafkaException, TimeoutError) as failure:
+        except (KafkaException, TimeoutError, SystemError) as failure:
+            # confluent_kafka calls back about purged records while its own error is set: a SystemError.
             process.notes.add("error", client=f"{process.name}.{role}{at}", error=str(failure))
             if process.has(until):
                 break
