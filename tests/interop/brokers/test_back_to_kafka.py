@@ -56,7 +56,7 @@ class Returned:
 def guide() -> list[str]:
     """The commands of the guide, in order."""
     text = (REPOSITORY / "docs" / "MIGRATING.md").read_text(encoding="utf-8")
-    part = text.partition("**An adopted directory** goes back")[2].partition("\n**")[0]
+    part = text.partition("**An adopted directory**")[2].partition("\n**")[0]
     commands = [command for block in blocks_of(part) for command, _ in block.commands()]
     assert len(commands) == 8
     return commands
