@@ -107,13 +107,14 @@ def collect_metrics(root: Root, *, now_ms: int, lag_seconds: bool = False) -> li
             offline += 1
         else:
             logs[topic_partition] = found
+    group_ids = _group_ids(root)
     return [
         *_log_metrics(logs),
         *_metrics_of_kind(root, logs, now_ms),
         *offline_metrics(root.directories or (str(root.path),), is_offline=False),
         *_replica_metrics(logs, offline),
-        _lag_metric(root),
-        *((_lag_seconds_metric(root),) if lag_seconds else ()),
+        _lag_metric(root, group_ids),
+        *((_lag_seconds_metric(root, group_ids),) if lag_seconds else ()),
     ]
 
 
@@ -404,10 +405,10 @@ def _group_ids(root: Root) -> Sequence[str]:
         return ()
 
 
-def _lag_seconds_metric(root: Root) -> Metric:
+def _lag_seconds_metric(root: Root, group_ids: Sequence[str]) -> Metric:
     """The lag of each group in time; a group or partition that cannot be read is omitted, and logged."""
     values: dict[tuple[str, ...], float] = {}
-    for group_id in _group_ids(root):
+    for group_id in group_ids:
         try:
             for found in open_group(root, group_id).lag():
                 behind_ms = found.lag_ms(root)
@@ -421,11 +422,11 @@ def _lag_seconds_metric(root: Root) -> Metric:
     return Metric("kafkalog", "group", "lag-seconds", meaning, ("group", "topic", "partition"), values)
 
 
-def _lag_metric(root: Root) -> Metric:
+def _lag_metric(root: Root, group_ids: Sequence[str]) -> Metric:
     """The lag of each group; a group or partition that cannot be read is omitted, and logged."""
     values: dict[tuple[str, ...], float] = {}
     ends = None if native_or_none(root) is None else KnownEnds(root)
-    for group_id in _group_ids(root):
+    for group_id in group_ids:
         try:
             group = open_group(root, group_id)
             if isinstance(group, Group) and ends is not None:

@@ -20,7 +20,7 @@ from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner.job import CleanerJob
 from pyspark_kafkalog.maintenance.jobs.runner import Job, JobRun, is_small, run_once
 from pyspark_kafkalog.maintenance.merge import MERGE_JOB
-from pyspark_kafkalog.maintenance.metrics import _lag_metric
+from pyspark_kafkalog.maintenance.metrics import _group_ids, _lag_metric
 from pyspark_kafkalog.maintenance.retention.delete import RETENTION_JOB
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.root.file_root import FileRoot
@@ -132,7 +132,7 @@ def test_lags_of_many_groups_decode_each_partition_once(tmp_path: Path, monkeypa
     snapshots: list[str] = []
     real_snapshot = FileRoot._snapshot
     monkeypatch.setattr(FileRoot, "_snapshot", lambda *each: snapshots.append("") or real_snapshot(*each))
-    assert len(_lag_metric(log_dir.root).values) == 200
+    assert len(_lag_metric(log_dir.root, _group_ids(log_dir.root)).values) == 200
     assert len(decoded) == 20
     snapshots.clear()
     assert len(log_dir.group("g1").lag()) == 20
