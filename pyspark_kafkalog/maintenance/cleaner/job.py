@@ -68,7 +68,9 @@ def partitions_to_clean(root: NativeRoot, topics: Collection[str] | None) -> Seq
     if not config.log_cleaner_enable or not config.log_cleaner_threads:
         _LOG.warning("nothing is cleaned: log.cleaner.enable is false, or log.cleaner.threads 0")
         return []
-    return root.partitions(topics or [name for name in root.topics() if root.log_config(name).compact])
+    if topics is None:
+        topics = [name for name in root.topics() if root.log_config(name).compact]
+    return root.partitions(topics)
 
 
 @dataclass(frozen=True, slots=True)
