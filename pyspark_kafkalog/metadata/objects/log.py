@@ -394,12 +394,11 @@ def read_commit_object(store: ObjectStore, base_offset: int) -> CommitObject | N
 class ObjectCommitLog(CommitLog):
     """Reads and publishes the commits in `store`; thread-safe."""
 
-    def __init__(self, store: ObjectStore, start: CommitLogStart, *, waiting: Waiting | None = None) -> None:
+    def __init__(self, store: ObjectStore, start: CommitLogStart, *, waiting: Waiting) -> None:
         self._store = store
         self._start = start
         self._waiting = waiting
-        timing = waiting if waiting is not None else Waiting()
-        self.turns = WriterTurns(timing.monotonic, timing.rng)
+        self.turns = WriterTurns(waiting.monotonic, waiting.rng)
         self._last_read: CommitObject | None = None
         self._end_offset = -1  # where the end of the log was found last, by reading or by a commit
 

@@ -1,4 +1,4 @@
-"""Threads that run one at a time in virtual time: each waits until it is the one with the earliest time to go on.
+"""Threads that run one at a time in virtual time: the thread whose wait ends first runs next.
 
 A seed always gives the same run, and a wait takes no time.
 """
