@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -159,6 +159,39 @@ class Passing:
 
 
 @dataclass
+class Histories:
+    """What the clients' histories have shown so far. Each line is read once: a long run has a million of them.
+
+    `progress` has the kinds and roles of clients that have done something since the set was cleared, `finished` the
+    names of processes with the roles that ended in them.
+    """
+
+    folder: Path
+    progress: set[tuple[str, str]] = field(default_factory=set)
+    finished: set[tuple[str, str]] = field(default_factory=set)
+    _read_bytes: Counter[Path] = field(default_factory=Counter)
+
+    @property
+    def files(self) -> list[Path]:
+        return sorted(self.folder.glob("*.jsonl"))
+
+    def read(self) -> None:
+        """Read the lines that are new. One that tells of a broken client is a failure."""
+        for file in self.files:
+            with file.open("rb") as lines:
+                lines.seek(self._read_bytes[file])
+                *whole, _ = lines.read().split(b"\n")
+            self._read_bytes[file] += sum(map(len, whole)) + len(whole)
+            kind = file.stem.rsplit("-", 1)[0]
+            for line in map(json.loads, whole):
+                assert line["op"] != "broken", (file, line)
+                if line["op"] == "finished":
+                    self.finished.add((file.stem, line["role"]))
+                elif (role := _role_of(line)) is not None:
+                    self.progress.add((kind, role))
+
+
+@dataclass
 class Cluster:
     """Servers, the networks before them, and clients, the histories of the clients, and the faults so far.
 
@@ -172,6 +205,10 @@ class Cluster:
     ports: list[int]
     faults: Counter[str] = field(default_factory=Counter)
     passing: dict[tuple[str, int], Passing] = field(default_factory=dict)
+    histories: Histories = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.histories = Histories(self.home / "history")
 
     @property
     def control(self) -> Path:
@@ -184,11 +221,8 @@ class Cluster:
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
-    @property
-    def histories(self) -> list[Path]:
-        return sorted((self.home / "history").glob("*.jsonl"))
-
     def tend(self) -> None:
+        """Do what is due, and look at what the clients have done."""
         now = time.monotonic()
         for each in (*self.servers, *self.clients):
             each.tend(now)
@@ -196,6 +230,7 @@ class Cluster:
             if now >= fault.until:
                 fault.end()
                 del self.passing[key]
+        self.histories.read()
 
     def wait_until(self, what: str, is_so: Callable[[], object], seconds_max: float) -> float:
         """Tend the processes until it is so; the seconds that it took. `is_so` is false, or what is still missing.
@@ -206,7 +241,6 @@ class Cluster:
         given_s = seconds_max
         while is_so() is not True:
             self.tend()
-            self.fail_if_broken()
             took = time.monotonic() - began
             load = os.getloadavg()[0] / (os.cpu_count() or 1)
             given_s = max(given_s, seconds_max * load / LOAD_A_CORE)
@@ -216,12 +250,6 @@ class Cluster:
                 )
             time.sleep(0.2)
         return time.monotonic() - began
-
-    def fail_if_broken(self) -> None:
-        for file in self.histories:
-            broken = [line for line in file.read_text().splitlines() if line.startswith('{"op":"broken"')]
-            broken += [line for line in file.read_text().splitlines() if line.startswith('{"op": "broken"')]
-            assert not broken, broken
 
     def strike(self, drawn: random.Random, seconds_left: float) -> None:
         """One fault. A server at least goes on running, though perhaps not the one that a client needs."""
@@ -346,19 +374,10 @@ ROLES = {
 LAST_ROLES = {"java": ("reader",)}
 
 
-def missing_progress(cluster: Cluster, sizes: Mapping[Path, int]) -> list[str] | bool:
-    """The clients that have done nothing since the histories had these sizes; True if there is none."""
-    found = set()
-    for client in cluster.clients:
-        file = cluster.home / "history" / f"{client.name}.jsonl"
-        if not file.exists():
-            continue
-        with file.open("rb") as lines:
-            lines.seek(sizes.get(file, 0))
-            for line in lines.read().split(b"\n")[:-1]:
-                found.add((client.kind, _role_of(json.loads(line))))
+def missing_progress(cluster: Cluster) -> list[str] | bool:
+    """The clients that have done nothing since `progress` of the histories was cleared; True if there is none."""
     wanted = {(kind, role) for kind, roles in ROLES.items() for role in roles}
-    return sorted(f"{kind}.{role}" for kind, role in wanted - found) or True
+    return sorted(f"{kind}.{role}" for kind, role in wanted - cluster.histories.progress) or True
 
 
 def _role_of(line: dict[str, object]) -> str | None:
@@ -375,17 +394,12 @@ def _role_of(line: dict[str, object]) -> str | None:
     return None
 
 
-def sizes(cluster: Cluster) -> dict[Path, int]:
-    return {file: file.stat().st_size for file in cluster.histories}
-
-
 def have_finished(cluster: Cluster, roles: tuple[str, ...]) -> list[str] | bool:
     missing = []
     for client in cluster.clients:
-        text = (cluster.home / "history" / f"{client.name}.jsonl").read_text()
-        finished = {each["role"] for line in text.splitlines() if (each := json.loads(line))["op"] == "finished"}
         known = (*ROLES[client.kind], *LAST_ROLES.get(client.kind, ()))
-        missing += [f"{client.kind}.{role}" for role in known if role in roles and role not in finished]
+        wanted = (role for role in known if role in roles and (client.name, role) not in cluster.histories.finished)
+        missing += [f"{client.kind}.{role}" for role in wanted]
     return missing or True
 
 
@@ -429,12 +443,11 @@ def run_soak(cluster: Cluster, log_dir: LogDir, drawn: random.Random) -> History
     cluster.wait_until("servers start", lambda: all(map(serves, cluster.ports)), START_SECONDS_MAX)
     for each in cluster.clients:
         each.start()
-    cluster.wait_until("clients start", lambda: missing_progress(cluster, {}), START_SECONDS_MAX)
+    cluster.wait_until("clients start", lambda: missing_progress(cluster), START_SECONDS_MAX)
     began = time.monotonic()
     next_fault = began
     while (now := time.monotonic()) < began + SECONDS:
         cluster.tend()
-        cluster.fail_if_broken()
         if now >= next_fault:
             cluster.strike(drawn, began + SECONDS - now)
             next_fault = time.monotonic() + drawn.uniform(*BETWEEN_FAULTS_SECONDS)
@@ -445,8 +458,9 @@ def run_soak(cluster: Cluster, log_dir: LogDir, drawn: random.Random) -> History
         return is_running and not cluster.passing and all(map(serves, cluster.ports))
 
     cluster.wait_until("all run again", all_up, START_SECONDS_MAX)
-    since = sizes(cluster)
-    took = cluster.wait_until("progress", lambda: missing_progress(cluster, since), PROGRESS_SECONDS_MAX)
+    cluster.histories.read()
+    cluster.histories.progress.clear()
+    took = cluster.wait_until("progress", lambda: missing_progress(cluster), PROGRESS_SECONDS_MAX)
     print(f"everybody made progress {took:.1f} s after the last fault")
     (cluster.control / "stop-writing").touch()
     writers = ("producer", "transactional", "writer", "query", "rerun")
@@ -460,7 +474,7 @@ def run_soak(cluster: Cluster, log_dir: LogDir, drawn: random.Random) -> History
     (cluster.control / "stop").touch()
     for each in cluster.clients:
         each.finish()
-    history = load(cluster.histories)
+    history = load(cluster.histories.files)
     log_dir.refresh()
     return replace(
         history,
