@@ -166,8 +166,8 @@ class LogDir(PublicRoot):
         `server_properties` is the path of a file with broker-level settings (see conf/server.properties); they are
         stored in the commit log.
 
-        Raises LogDirError if `path` is already a native log directory, ReadOnlyLogDirError if it contains a broker's
-        files.
+        Raises LogDirError if `path` is already a native log directory or cannot be created, ReadOnlyLogDirError if it
+        contains a broker's files.
         """
         broker_config = (
             None

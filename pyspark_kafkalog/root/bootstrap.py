@@ -13,7 +13,6 @@ the first commit, with the ids that all find; the others are refused.
 
 from __future__ import annotations
 
-import contextlib
 import random
 from itertools import islice
 from pathlib import Path
@@ -110,8 +109,8 @@ def create_root(
 ) -> LocalMetadataStore:
     """Create a native root at `root`, or finish a creation that a crash interrupted, whose ids are kept; open it.
 
-    Without `cluster_id` the id is random. Raises LogDirError if `root` is native and finished, ReadOnlyLogDirError if
-    it contains a Kafka broker's files.
+    Without `cluster_id` the id is random. Raises LogDirError if `root` is native and finished or cannot be created,
+    ReadOnlyLogDirError if it contains a Kafka broker's files.
     """
     if len(split_paths(root)) > 1:
         raise LogDirError(
@@ -135,12 +134,16 @@ def create_root(
 
 
 def make_dir(directory: Path, fs: FileSystem) -> None:
-    """Create `directory` and its missing parents."""
+    """Create `directory` and its missing parents. Raises LogDirError if that is not possible."""
     if not directory.parent.exists():
         make_dir(directory.parent, fs)
-    with contextlib.suppress(FileExistsError):
+    try:
         fs.mkdir(directory)
         fs.fsync_dir(directory.parent)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise LogDirError(error.errno, f"cannot create the directory: {error.strerror}", str(directory)) from error
     if not directory.is_dir():
         raise LogDirError(f"{directory} is not a directory")
 

@@ -235,7 +235,8 @@ def create_native_root(
 ) -> NativeRoot:
     """Create an empty native log directory at `path` and open it.
 
-    Raises LogDirError if `path` is already a native log directory, ReadOnlyLogDirError if it contains a broker's files.
+    Raises LogDirError if `path` is already a native log directory or cannot be created, ReadOnlyLogDirError if it
+    contains a broker's files.
     """
     place = _place_of(path)
     if isinstance(place, StoreAddress):
@@ -298,6 +299,8 @@ def open_or_create_root(
     try:
         return _guarded(_created(place, clock=clock, fs=fs), principal)
     except LogDirError:
+        if is_vacant(place):  # no other process created it meanwhile
+            raise
         return open_root(place, principal=principal, clock=clock, fs=fs)
 
 

@@ -45,6 +45,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final, cast
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -182,7 +183,10 @@ _ROOM_MAX_S: Final = 1.0
 
 
 class StatusPage:
-    """Serves the pages at `address`. `check` raises OSError if the root cannot be used; /health shows the `facts`."""
+    """Serves the pages at `address`, which has the port in use after the start.
+
+    `check` raises OSError if the root cannot be used; /health shows the `facts`.
+    """
 
     def __init__(
         self,
@@ -193,7 +197,7 @@ class StatusPage:
         facts: Callable[[], Mapping[str, Any]],
         monotonic_ms: Callable[[], int],
     ) -> None:
-        self._address = address
+        self.address = address
         self._metrics = make_wsgi_app(registry)
         self._check = check
         self._facts = facts
@@ -205,7 +209,8 @@ class StatusPage:
 
     async def start(self) -> None:
         """Listen. Raises OSError, which names the address, if that is in use."""
-        self.port, self._close = start_pages(self._address, self._answer)
+        port, self._close = start_pages(self.address, self._answer)
+        self.address = replace(self.address, port=port)
         self._task = asyncio.create_task(self._turn())
 
     async def stop(self) -> None:

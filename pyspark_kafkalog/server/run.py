@@ -194,6 +194,7 @@ class Server:
         self._responses = ResponseBytes(config.queued_max_bytes, monotonic_ms)
         self._connections: set[asyncio.Task[None]] = set()
         self._refused: set[socket.socket] = set()
+        self._status_page: StatusPage | None = None
         self._closing = contextlib.AsyncExitStack()
         self._refusals = BoundedLog(_LOG, monotonic_ms)
 
@@ -233,7 +234,7 @@ class Server:
             servers=lambda: len(cluster().nodes()),
         )
         if self._config.status is not None:
-            yield StatusPage(
+            self._status_page = StatusPage(
                 self._config.status,
                 parts.metrics.registry,
                 check=self._root.refresh,
@@ -245,6 +246,12 @@ class Server:
                 },
                 monotonic_ms=monotonic_ms,
             )
+            yield self._status_page
+
+    @property
+    def status_address(self) -> Address | None:
+        """Where metrics and health are served; None if nowhere."""
+        return None if self._status_page is None else self._status_page.address
 
     def _listeners(self) -> Iterator[socket.socket]:
         """The sockets that listen, the one with this server's own address first."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from pyspark_kafkalog.delta.delta_target import DeltaTarget
 from pyspark_kafkalog.delta.topic_to_delta import MODES, POLICIES, TopicToDelta
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError
+from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.tasks import (
     bound_snapshot_tasks,
     check_delta,
@@ -24,6 +25,7 @@ from pyspark_kafkalog.maintenance.jobs.tasks import (
     stop_signal,
     with_delta,
 )
+from pyspark_kafkalog.security.open import AnyPath
 from pyspark_kafkalog.tools.command import Command, add_path, exit_code_of
 from pyspark_kafkalog.units import printable
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: Of a source, by topic and partition, as in a query's progress.
+#: By topic and partition, as in the progress of a query that reads topics.
 Offsets: TypeAlias = Mapping[str, Mapping[str, int]]
 
 _POLL_SECONDS: Final = 0.2
@@ -46,7 +48,8 @@ _DELTA_TO_TOPIC_HELP: Final = """\
 `kafkalog delta-to-topic`: write a Delta table's changes to a topic as keyed records, every change once.
 
 The table needs delta.enableChangeDataFeed. The command is a streaming query with a checkpoint; without --continuous it
-stops after the changes that exist at its start. Spark downloads Delta's jars; with spark-submit pass --packages
+stops after the changes that exist at its start. At the end it prints the last version of the table that it read, and
+the offsets of the topic meanwhile written. Spark downloads Delta's jars; with spark-submit pass --packages
 io.delta:delta-spark_4.2_2.13:4.4.0.
 
 Exit status: 0 done, or stopped by SIGTERM, SIGINT or SIGHUP (the next run continues); 1 an error; 2 wrong options.
@@ -146,9 +149,12 @@ def _add_delta_to_topic(parser: argparse.ArgumentParser) -> None:
 
 def _delta_to_topic(options: argparse.Namespace) -> int:
     """Run the query until it is done or stopped. Returns the exit status."""
+    ends: dict[str, int] = {}
 
     def begin(spark: SparkSession) -> StreamingQuery:
         from pyspark_kafkalog.delta.delta_to_topic import DeltaToTopic  # loads Spark
+
+        ends.update(_end_offsets(options.path, options.topic))
 
         query = DeltaToTopic(
             table=options.table,
@@ -166,7 +172,20 @@ def _delta_to_topic(options: argparse.Namespace) -> int:
         )
         return query.start(spark)
 
-    return _run_query("kafkalog delta-to-topic", begin)
+    def tell(spark: SparkSession, first: Mapping[str, Any], last: Mapping[str, Any]) -> None:
+        sys.stdout.write(printable(f"{options.table}: {changes_text(last)}") + "\n")
+        after = _end_offsets(options.path, options.topic)
+        before = {partition: ends.get(partition, 0) for partition in after}
+        sys.stdout.write(offsets_text(options.topic, {options.topic: before}, {options.topic: after}))
+
+    return _run_query("kafkalog delta-to-topic", begin, tell)
+
+
+def _end_offsets(path: AnyPath, topic: str) -> dict[str, int]:
+    """The end offset of each partition, by its number as in a query's progress; none of a topic that does not exist."""
+    log_dir = LogDir.open(path)
+    partitions = log_dir.topic(topic).partitions if topic in log_dir else ()
+    return {str(each.partition): each.log_end_offset for each in partitions}
 
 
 def _add_settings(parser: argparse.ArgumentParser, option: str, help_text: str) -> None:
@@ -200,6 +219,16 @@ def named_values(option: str, settings: Sequence[str]) -> dict[str, str]:
     return values
 
 
+def changes_text(last: Mapping[str, Any]) -> str:
+    """Up to which version a table was read, by the offset of Delta's source (DeltaSourceOffset) at which a run ended.
+
+    A negative index is that before the first file of the version.
+    """
+    if not last:
+        return "no changes read"
+    return f"changes up to version {last['reservoirVersion'] - (last['index'] < 0)}"
+
+
 def offsets_text(topic: str, first: Offsets, last: Offsets) -> str:
     """A line for each partition with new records: its offsets from `first` to the one before `last`."""
     starts, ends = first.get(topic, {}), last.get(topic, {})
@@ -224,7 +253,7 @@ class _Progress:
         if self._first is None and (recent := self._query.recentProgress):
             self._first = recent[0]["sources"][0]["startOffset"]
 
-    def ends(self) -> tuple[Offsets, Offsets]:
+    def ends(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Both; a new query has no start, and a run without a micro-batch neither."""
         self.look()
         last = self._query.lastProgress
@@ -235,7 +264,7 @@ class _Progress:
 def _run_query(
     name: str,
     begin: Callable[[SparkSession], StreamingQuery],
-    tell: Callable[[SparkSession, Offsets, Offsets], None] | None = None,
+    tell: Callable[[SparkSession, Mapping[str, Any], Mapping[str, Any]], None],
 ) -> int:
     """Run the query that `begin` starts and return the exit status; an error is printed as one line.
 
@@ -259,8 +288,7 @@ def _run_query(
             query.stop()
             if (failure := query.exception()) is not None and not stop.is_set():
                 raise failure
-            if tell is not None:
-                tell(spark, *progress.ends())
+            tell(spark, *progress.ends())
     except (KafkalogError, OSError) as error:
         return _fail(name, str(error), exit_code_of(error))
     except PySparkException as error:

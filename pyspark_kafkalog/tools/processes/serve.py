@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         if shared.open_host is not None:
             shared.check(root)
 
-        _print_banner(root, shared, options, listen)
+        _print_banner(root, shared, options, listen, None)
         supervise(options.workers, listen, partial(_worker_command, has_fixed_ports=listen.port > 0))
         return 0
     config = ServerConfig(
@@ -88,7 +88,9 @@ def _naming_read_only(options: argparse.Namespace) -> Iterator[None]:
         raise LogDirError(f"{one_line(error)}; a place that cannot be written is served with --read-only") from error
 
 
-def _print_banner(root: Root, config: ServerConfig, options: argparse.Namespace, address: Address) -> None:
+def _print_banner(
+    root: Root, config: ServerConfig, options: argparse.Namespace, address: Address, status_address: Address | None
+) -> None:
     """Say on standard error what is served, and how to end it; in a log of JSON as its first message."""
     on_disk = "on disk (fsync)" if config.flush == "fsync" else "with the operating system, as in Kafka (os)"
     kind, flush = for_kind(
@@ -105,7 +107,7 @@ def _print_banner(root: Root, config: ServerConfig, options: argparse.Namespace,
         "clients": f"connect to {address}{workers}",
         "writes": _refusal(root, is_read_only=is_read_only) or f"acknowledged when they are {flush}{interval}",
         "security": _security_text(config.security),
-        "metrics": "none; --metrics-listen HOST:PORT" if config.status is None else f"http://{config.status}/metrics",
+        "metrics": "none; --metrics-listen HOST:PORT" if status_address is None else f"http://{status_address}/metrics",
         "stop": "Ctrl-C or SIGTERM; the last commit is finished first",
     }
     if options.log_format == "json":
@@ -200,7 +202,9 @@ def _collect_seldom() -> None:
     gc.set_threshold(*_COLLECTION_THRESHOLDS)
 
 
-async def _serve(root: Root, config: ServerConfig, supervisor: int | None, announce: Callable[[Address], None]) -> None:
+async def _serve(
+    root: Root, config: ServerConfig, supervisor: int | None, announce: Callable[[Address, Address | None], None]
+) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in ending_signals():
@@ -209,7 +213,7 @@ async def _serve(root: Root, config: ServerConfig, supervisor: int | None, annou
     address = await server.start()
     _collect_seldom()
     if supervisor is None:
-        announce(address)
+        announce(address, server.status_address)
         sys.stdout.write(f"{address}\n")
         sys.stdout.flush()
     while not stopped.is_set() and supervisor in (None, os.getppid()):

@@ -12,6 +12,7 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.delta.delta_to_topic import ChangeRecords, DeltaToTopic
 from pyspark_kafkalog.delta.topic_to_delta import TopicToDelta
 from pyspark_kafkalog.errors import InvalidOptionError
+from pyspark_kafkalog.tools.main import main
 
 pytestmark = [pytest.mark.spark, pytest.mark.full]
 
@@ -89,6 +90,20 @@ def test_table_copied_through_topic_equals_source_after_all_kinds_of_changes(
     of_three = [value["name"] if value else None for key, value in by_key if key["id"] == 3]
     assert of_three == ['näme "3', "new", None]
     assert len(found) == 20 + (5 + 2 + 5 + 5) + 1
+
+
+def test_command_prints_the_version_that_it_read_and_the_offsets_that_it_wrote(
+    spark: SparkSession, log_dir: LogDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = f"delta.`{tmp_path / 'source'}`"
+    spark.sql(f"CREATE TABLE {table} (id LONG) USING delta TBLPROPERTIES (delta.enableChangeDataFeed = true)")
+    spark.sql(f"INSERT INTO {table} SELECT id FROM range(3)")
+    places = [f"--{option}={tmp_path / name}" for option, name in (("table", "source"), ("path", "log"))]
+    command = ["delta-to-topic", "--topic", "new", "--key", "id", f"--checkpoint={tmp_path / 'out'}", *places]
+    assert main(command) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/source: changes up to version 1\nnew-0: offsets 0 to 2\n"
+    assert main(command) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/source: no changes read\nnew: no new records\n"
 
 
 def test_changes_of_one_version_become_last_state_of_each_key(spark: SparkSession) -> None:

@@ -396,6 +396,17 @@ def test_path_that_is_no_log_directory_is_rejected(tmp_path: Path) -> None:
         LogDir.open_or_create(tmp_path / "documents")
 
 
+@pytest.mark.parametrize("create", [LogDir.create, LogDir.open_or_create])
+def test_directory_that_cannot_be_created_is_named_by_the_error(
+    tmp_path: Path, create: Callable[[Path], LogDir]
+) -> None:
+    with pytest.raises(LogDirError, match=r"cannot create the directory: .*'/proc/none'"):
+        create(Path("/proc/none/log"))
+    (tmp_path / "file").touch()
+    with pytest.raises(LogDirError, match=f"cannot create the directory: .*'{tmp_path}/file/log'"):
+        create(tmp_path / "file" / "log")
+
+
 def test_root_half_created_by_crash_can_be_opened(tmp_path: Path) -> None:
     root = tmp_path / "made" / "log"
     LogDir.open_or_create(root).append("orders", _table(0, 1))

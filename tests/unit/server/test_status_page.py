@@ -36,7 +36,9 @@ def pages(metrics: ServerMetrics, *paths: str, check: Callable[[], None] = lambd
         )
         await page.start()
         try:
-            return await asyncio.get_running_loop().run_in_executor(None, lambda: [get(page.port, at) for at in paths])
+            return await asyncio.get_running_loop().run_in_executor(
+                None, lambda: [get(page.address.port, at) for at in paths]
+            )
         finally:
             await page.stop()
 
@@ -72,7 +74,7 @@ def test_silent_connections_are_bounded_and_the_page_answers_when_they_have_left
         )
         await page.start()
         try:
-            return await asyncio.get_running_loop().run_in_executor(None, visit, page.port)
+            return await asyncio.get_running_loop().run_in_executor(None, visit, page.address.port)
         finally:
             await page.stop()
 

@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_kafkalog.delta.topic_to_delta import BadRecords
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.tools.maintenance.delta import error_text, named_values, offsets_text
+from pyspark_kafkalog.tools.maintenance.delta import changes_text, error_text, named_values, offsets_text
 
 
 def test_settings_without_name_or_value_are_refused() -> None:
@@ -21,6 +21,12 @@ def test_offsets_of_run_are_shown_by_partition_without_those_that_stayed() -> No
     last = {"t": {"0": 9, "10": 3, "2": 7, "3": 0}, "kafkalog:root:a": {}}
     assert offsets_text("t", first, last) == "t-0: offsets 5 to 8\nt-10: up to offset 2\n"
     assert offsets_text("t", {}, {}) == "t: no new records\n"
+
+
+def test_version_up_to_which_a_table_was_read_is_the_one_before_if_its_files_are_not_begun() -> None:
+    assert changes_text({"reservoirVersion": 7, "index": -1}) == "changes up to version 6"
+    assert changes_text({"reservoirVersion": 7, "index": 3}) == "changes up to version 7"
+    assert changes_text({}) == "no changes read"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,9 +56,11 @@ def announcing_only(monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
     """Let the command do no more than announce its server; returns the list that gets the server's configurations."""
     served: list[ServerConfig] = []
 
-    async def record(root: Root, config: ServerConfig, _: int | None, announce: Callable[[Address], None]) -> None:
+    async def record(
+        root: Root, config: ServerConfig, _: int | None, announce: Callable[[Address, None], None]
+    ) -> None:
         served.append(config)
-        announce(config.listen)
+        announce(config.listen, None)
 
     monkeypatch.setattr(serve_module, "_serve", record)
     return served
@@ -86,8 +89,8 @@ def test_commit_interval_is_that_of_the_server_and_in_its_banner(
 def test_banner_of_a_log_directory_that_follows_says_that_writes_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def announce_only(_: Root, config: ServerConfig, __: None, announce: Callable[[Address], None]) -> None:
-        announce(config.listen)
+    async def announce_only(_: Root, config: ServerConfig, __: None, announce: Callable[[Address, None], None]) -> None:
+        announce(config.listen, None)
 
     monkeypatch.setattr(serve_module, "_serve", announce_only)
     LogDir.create(tmp_path / "leader").create_topic("orders", partitions=1)
@@ -114,14 +117,19 @@ def test_banner_on_standard_error_says_what_is_served_and_standard_output_has_th
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
+        assert process.stderr is not None
+        banner = [process.stderr.readline().rstrip() for _ in range(7)][-6:]
+        metrics = banner[4].removeprefix("metrics   ")
+        with urllib.request.urlopen(metrics) as answer:
+            assert b"kafka_server" in answer.read()
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate()
+        out, _ = process.communicate()
     assert (process.returncode, out) == (0, "")
-    assert err.splitlines()[-6:] == [
+    assert banner == [
         f"serving   {tmp_path / 'log'}, a log directory on a file system",
         f"clients   connect to {address}",
         "writes    acknowledged when they are with the operating system, as in Kafka (os)",
         "security  none, for clients on this machine",
-        "metrics   http://127.0.0.1:0/metrics",
+        f"metrics   {metrics}",
         "stop      Ctrl-C or SIGTERM; the last commit is finished first",
     ]
