@@ -6,8 +6,10 @@ see. A seeded schedule kills, pauses (SIGSTOP), stops and restarts servers, rese
 moves their clocks, and kills and pauses clients. Then everybody must make progress, groups reach the ends of their
 topics, and simulations/anomalies.py looks at the whole history.
 
-KAFKALOG_SOAK_SECONDS sets the duration of the faults, 40 by default; KAFKALOG_SEED repeats a schedule. A run that fails
-keeps its histories, and what the groups' members and coordinators decided, in the `logs` of the directory it names.
+KAFKALOG_SOAK_SECONDS sets the duration of the faults, 40 by default; KAFKALOG_SEED repeats a schedule. A run of more
+than a few minutes over a bucket needs MinIO, KAFKALOG_TEST_STORES=minio: S3Proxy lists ever more slowly. A run that
+fails keeps its histories, and what the groups' members and coordinators decided, in the `logs` of the directory it
+names.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from fakes.tcp_relay import TcpRelay
 from kafka_processes.clients import consume
 from kafka_processes.java_processes import QUICK_START, free_port, java, start_server
 from kafka_processes.oracle import kafka_lib
-from kafka_processes.s3_proxy import S3Proxy
+from kafka_processes.store_process import S3Server
+from kafka_processes.store_servers import TEST_STORES, MinioServer
 from simulations.anomalies import find_anomalies
 from simulations.history import COMMITTED, UNCOMMITTED, FinalRead, History, Read, load
 from simulations.history_mutations import MUTATIONS
@@ -514,16 +517,18 @@ def test_clients_see_no_anomaly_when_servers_over_files_are_killed(tmp_path: Pat
     check(tmp_path, str(tmp_path / "log"), tmp_path / "log", processes)
 
 
+@pytest.fixture
+def s3_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[S3Server]:
+    if "minio" not in TEST_STORES:
+        yield request.getfixturevalue("s3_proxy")
+        return
+    with MinioServer(tmp_path / "minio") as server:
+        yield server
+
+
 def test_clients_see_no_anomaly_when_servers_over_a_bucket_are_killed(
-    tmp_path: Path, processes: list[Tended], s3_proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, processes: list[Tended], s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = s3_proxy.options()
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": s3_proxy.access_key,
-        "AWS_SECRET_ACCESS_KEY": s3_proxy.secret_key,
-        "AWS_ENDPOINT_URL": s3_proxy.endpoint,
-        "AWS_REGION": options["storeRegion"],
-    }.items():
-        monkeypatch.setenv(name, value)
-    location = s3_proxy.new_location().below("log")
-    check(tmp_path, location.url, StoreAddress.parse(location.url, options), processes)
+    s3_server.set_variables(monkeypatch)
+    location = s3_server.new_location().below("log")
+    check(tmp_path, location.url, StoreAddress.parse(location.url, s3_server.options()), processes)

@@ -21,7 +21,6 @@ from fakes.http_relay import Answer, Request
 from fakes.troubled_stores import (
     FAULTS,
     PAGE,
-    SERVERS,
     StoreServer,
     Trouble,
     command,
@@ -29,6 +28,7 @@ from fakes.troubled_stores import (
     started,
     troubled,
 )
+from kafka_processes.store_servers import TEST_STORES
 
 from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError
 from pyspark_kafkalog.log_dir import LogDir
@@ -182,7 +182,7 @@ OPERATIONS: dict[str, Operation] = {
 }
 #: These remove records.
 _REMOVING = ("retention", "clean")
-_KINDS = sorted({name for server in SERVERS if server in FAULTS for name in FAULTS[server]})
+_KINDS = sorted({name for server in TEST_STORES if server in FAULTS for name in FAULTS[server]})
 #: These take many requests, each of which meets the fault.
 _LONG = ("merge", "retention", "clean", "reindex", "verify", "follow", "tier")
 #: A follower goes on for as long as it is told to.
@@ -190,7 +190,7 @@ _ENDING = [each for each in OPERATIONS if each != "follow"]
 _LASTING = ("busy", "request lost", "page as answer", "denied")
 
 
-@pytest.fixture(scope="module", params=[each for each in SERVERS if each in FAULTS])
+@pytest.fixture(scope="module", params=[each for each in TEST_STORES if each in FAULTS])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, StoreServer]]:

@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 from kafka_processes.s3_proxy import S3Proxy
-from kafka_processes.store_servers import AzuriteServer, MinioServer
+from kafka_processes.store_servers import TEST_STORES, AzuriteServer, MinioServer
 
 from pyspark_kafkalog.object_store.client import PART_BYTES, WHOLE_BYTES, open_store
 from pyspark_kafkalog.object_store.location import ObjectLocation, parse_location
@@ -34,14 +34,13 @@ from pyspark_kafkalog.object_store.store import (
     StoreNotFoundError,
 )
 
-#: Which servers to start, and a place to which this may write ("s3://bucket/scratch"); make test-stores sets the first.
-SERVERS: Final = os.environ.get("KAFKALOG_TEST_STORES", "s3proxy").split(",")
+#: A place to which the tests may write as well: s3://bucket/scratch.
 OWN_URL: Final = os.environ.get("KAFKALOG_TEST_STORE_URL", "")
 
 Place = tuple[ObjectLocation, dict[str, str]]
 
 
-@pytest.fixture(scope="module", params=[*SERVERS, *(["own"] if OWN_URL else [])])
+@pytest.fixture(scope="module", params=[*TEST_STORES, *(["own"] if OWN_URL else [])])
 def new_place(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[], Place]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -34,8 +33,6 @@ from pyspark_kafkalog.object_store.retries import Waiting
 from pyspark_kafkalog.object_store.settings import store_settings
 from pyspark_kafkalog.tools.main import main
 
-#: Which servers to start; make test-stores sets it.
-SERVERS: Final = os.environ.get("KAFKALOG_TEST_STORES", "s3proxy").split(",")
 PAGE: Final = b"<html><head><title>Proxy</title></head><body>It works</body></html>"
 SMALL_SEGMENTS: Final = {"internal.segment.bytes": "100000", "index.interval.bytes": "300"}
 

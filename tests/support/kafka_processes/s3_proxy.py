@@ -4,22 +4,19 @@ A JVM on 127.0.0.1 that keeps objects in memory (`transient-nio2`) or in a direc
 signatures, and accepts one pair of keys that the test has made up. It starts in about two seconds. To count its
 requests, or to delay them at will, put an HttpRelay before it (fakes/http_relay.py). `delayed` is cheaper: a second
 server for the same objects, which waits before each of its answers.
+
+A listing takes it time for each object of the folder, unlike S3: 12 us of its processor for each. A long test that
+makes thousands of commits takes MinIO (store_servers.py).
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kafka_processes.java_processes import QUICK_START, cache_dir, fetch_jars, java
-from kafka_processes.s3_requests import REGION, new_bucket
-from kafka_processes.store_process import StoreProcess
-from pyspark_kafkalog.object_store.location import ObjectLocation
-
-if TYPE_CHECKING:
-    import pytest
+from kafka_processes.store_process import S3Server
 
 S3_PROXY_VERSION: Final = "4.1.0"
 _JAR: Final = f"s3proxy-{S3_PROXY_VERSION}-jar-with-dependencies.jar"
@@ -35,7 +32,7 @@ def s3_proxy_jar() -> Path:
     return fetch_jars(cache_dir() / f"s3proxy-{S3_PROXY_VERSION}", _DEPENDENCIES, (_JAR,)) / _JAR
 
 
-class S3Proxy(StoreProcess):
+class S3Proxy(S3Server):
     """A server that runs while it is entered. `home` holds its configuration and log, and its objects if on disk.
 
     java_options: the default starts fast but is slow at checksums, so benchmarks give others.
@@ -43,8 +40,6 @@ class S3Proxy(StoreProcess):
 
     def __init__(self, home: Path, *, on_disk: bool = False, java_options: Sequence[str] = QUICK_START) -> None:
         super().__init__(home)
-        self.access_key = f"TEST{secrets.token_hex(8).upper()}"
-        self.secret_key = secrets.token_hex(20)
         self._on_disk = on_disk
         self._java_options = java_options
         self._objects = home / "objects"
@@ -57,34 +52,11 @@ class S3Proxy(StoreProcess):
         other._objects, other._latency_ms = self._objects, latency_ms
         return other
 
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
     def command(self) -> list[str]:
         config = self.home / "s3proxy.conf"
         config.write_text(self._properties())
         command = [java(), "-Xms64m", "-Xmx512m", *self._java_options, "-jar", str(s3_proxy_jar())]
         return [*command, "--properties", str(config)]
-
-    def new_location(self) -> ObjectLocation:
-        """A new bucket."""
-        return ObjectLocation("s3", new_bucket(self.endpoint, self.access_key, self.secret_key))
-
-    def options(self, endpoint: str | None = None) -> dict[str, str]:
-        """The data source's options to reach this server, or a relay before it."""
-        return {
-            "storeEndpoint": endpoint if endpoint is not None else self.endpoint,
-            "storeRegion": REGION,
-            "storeAccessKey": self.access_key,
-            "storeSecretKey": self.secret_key,
-        }
-
-    def set_variables(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The environment variables from which clients take the server's address and key."""
-        variables = {"ACCESS_KEY_ID": self.access_key, "SECRET_ACCESS_KEY": self.secret_key, "REGION": REGION}
-        for name, value in {**variables, "ENDPOINT_URL": self.endpoint}.items():
-            monkeypatch.setenv(f"AWS_{name}", value)
 
     def _properties(self) -> str:
         settings = {

@@ -14,15 +14,16 @@ import http.client
 import os
 import secrets
 import subprocess
-import time
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from kafka_processes.java_processes import cache_dir
-from kafka_processes.s3_requests import REGION, new_bucket
-from kafka_processes.store_process import StoreProcess
+from kafka_processes.store_process import S3Server, StoreProcess
 from pyspark_kafkalog.object_store.location import ObjectLocation
+
+#: Which servers tests start; make test-stores sets it.
+TEST_STORES: Final = os.environ.get("KAFKALOG_TEST_STORES", "s3proxy").split(",")
 
 _MINIO: Final = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c"
 _AZURITE: Final = "azurite@3.35.0"
@@ -31,41 +32,13 @@ _START_SECONDS_MAX: Final = 60
 _INSTALL_SECONDS_MAX: Final = 1800
 
 
-class MinioServer(StoreProcess):
+class MinioServer(S3Server):
     """S3's protocol, over a directory."""
-
-    def __init__(self, home: Path) -> None:
-        super().__init__(home)
-        self.access_key = f"test{secrets.token_hex(8)}"
-        self.secret_key = secrets.token_hex(20)
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     def command(self) -> list[str]:
         address = f"127.0.0.1:{self.port}"
         user = [f"MINIO_ROOT_USER={self.access_key}", f"MINIO_ROOT_PASSWORD={self.secret_key}", "MINIO_BROWSER=off"]
         return ["env", *user, str(_minio()), "server", "--quiet", "--address", address, str(self.home / "objects")]
-
-    def new_location(self) -> ObjectLocation:
-        deadline = time.monotonic() + _START_SECONDS_MAX
-        while True:
-            try:
-                return ObjectLocation("s3", new_bucket(self.endpoint, self.access_key, self.secret_key))
-            except OSError:  # it listens before it serves
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
-
-    def options(self, endpoint: str | None = None) -> dict[str, str]:
-        """The data source's options to reach this server, or a relay before it."""
-        return {
-            "storeEndpoint": endpoint if endpoint is not None else self.endpoint,
-            "storeRegion": REGION,
-            "storeAccessKey": self.access_key,
-            "storeSecretKey": self.secret_key,
-        }
 
 
 class AzuriteServer(StoreProcess):
