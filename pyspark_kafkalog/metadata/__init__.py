@@ -8,6 +8,7 @@ In reading order:
 - extents: where in an object store the data of partitions is
 - image: the immutable state that all commits add up to, and the records that rebuild it
 - commit_log: one commit, one record batch under a name that can be created once
+- stored_partitions: the partitions of a snapshot, decoded a run at a time
 - extent_changes: what a commit changes in extents and objects
 - delta: how each record type changes the image
 - invariants: what must hold for every commit, and what others may not change in a root that follows a leader

@@ -87,6 +87,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     ZkMigrationStateRecord,
 )
 from pyspark_kafkalog.metadata.root_format import RootFormat
+from pyspark_kafkalog.metadata.stored_partitions import StoredPartitions
 from pyspark_kafkalog.metadata.users import (
     QuotaEntity,
     ScramCredential,
@@ -192,6 +193,21 @@ class ImageDelta:
             handler = _HANDLERS[type(record)]
             if handler is not None:
                 handler(self, record)
+
+    def replay_runs(self, runs: Iterable[MetadataRecord | StoredPartitions]) -> None:
+        """As `replay`, of a snapshot with neighbouring partitions together. `changes` lacks them: it is everything."""
+        for each in runs:
+            if not isinstance(each, StoredPartitions):
+                self.replay((each,))
+                continue
+            self._record_offset += 1  # for an error about the first of the records
+            partitions = self._change(self._name_of(each.topic_id)).partitions
+            self._record_offset -= 1
+            if each.partitions[0].partition == len(partitions):
+                partitions += each.partitions
+                self._record_offset += len(each.values)
+            else:
+                self.replay(each.records())
 
     @property
     def records_applied(self) -> int:

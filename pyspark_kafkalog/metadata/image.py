@@ -78,7 +78,7 @@ _RUNS_A_RECORD: Final = 1024
 STORED_RUN_DTYPE: Final = RUN_DTYPE.newbyteorder(">")
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class PartitionImage:
     """One partition; `state` is that of its log as of the image's last commit.
 

@@ -22,10 +22,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, CommitLogTail, KnownSnapshot, LoadedImage
@@ -33,6 +34,7 @@ from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.messages.records import decode_record, encode_record
+from pyspark_kafkalog.metadata.stored_partitions import Decode, PartitionRuns, StoredPartitions
 from pyspark_kafkalog.record.control import (
     ControlRecord,
     SnapshotFooter,
@@ -40,7 +42,7 @@ from pyspark_kafkalog.record.control import (
     build_control_record,
     parse_control_record,
 )
-from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch
+from pyspark_kafkalog.record.reference import Record, decode_batch, decode_values, encode_batch
 from pyspark_kafkalog.storage.names import CHECKPOINT_SUFFIX
 
 POINTER_FILE: Final = "kafkalog-newest-snapshot"
@@ -165,7 +167,7 @@ def image_of(snapshot: Snapshot, end_offset: int, file: str) -> MetadataImage:
         is_snapshot=True,
     )
     try:
-        delta.replay(snapshot.records)
+        delta.replay_runs(snapshot.runs())
     except InvalidRecordError as error:
         found = f"{error} (metadata record {delta.records_applied} of the snapshot)"
         raise _damage(file, 0, "metadata records that fit together", found) from error
@@ -199,13 +201,30 @@ class SnapshotId:
 class Snapshot:
     """A snapshot file: the time (ms) of the last commit in it, its size in bytes, its records.
 
-    `records` can be iterated once and are decoded lazily. The iteration raises errors for damage, and, after the last
+    The records can be iterated once and are decoded lazily. The iteration raises errors for damage, and, after the last
     record, for a missing footer.
     """
 
     last_contained_timestamp_ms: int
     size_bytes: int
-    records: Iterator[MetadataRecord]
+    batches: Iterator[_Values]
+
+    @property
+    def records(self) -> Iterator[MetadataRecord]:
+        """Each record."""
+        return (batch.decode(value) for batch in self.batches for value in batch.values)
+
+    def runs(self) -> Iterator[MetadataRecord | StoredPartitions]:
+        """The records, those of neighbouring partitions in runs."""
+        runs = PartitionRuns()
+        return (each for batch in self.batches for each in runs.decode(batch.values, batch.decode))
+
+
+class _Values(NamedTuple):
+    """The values of the metadata records of a batch, and their decoder."""
+
+    values: Sequence[bytes]
+    decode: Decode
 
 
 def encode_snapshot(
@@ -234,12 +253,12 @@ def _encode_control(control: ControlRecord, offset: int, timestamp_ms: int, epoc
 def decode_snapshot(data: bytes, file: str) -> Snapshot:
     """The snapshot that `data`, read from `file`, consists of. Raises CorruptRecordError, UnsupportedFormatError."""
     batches = _decode_batches(data, file)
-    first_at, first = next(batches, (0, None))
-    controls = [] if first is None else _controls(first, file, first_at)
+    first = next(batches, None)
+    controls = [] if first is None else _controls(first, file)
     if not controls or not isinstance(controls[0], SnapshotHeader):
         raise _damage(file, 0, "a control batch that begins with a snapshot header", _describe(first))
     header = controls[0]
-    return Snapshot(header.last_contained_log_timestamp_ms, len(data), _metadata_records(batches, file, len(data)))
+    return Snapshot(header.last_contained_log_timestamp_ms, len(data), _metadata_values(batches, file, len(data)))
 
 
 def too_large(file: str, size_bytes: int) -> CorruptRecordError:
@@ -247,48 +266,65 @@ def too_large(file: str, size_bytes: int) -> CorruptRecordError:
     return _damage(file, 0, f"at most {MAX_SNAPSHOT_BYTES} bytes", f"{size_bytes} bytes")
 
 
-def _decode_batches(data: bytes, file: str) -> Iterator[tuple[int, RecordBatch]]:
-    """Position and content of each batch. Checks that the offsets begin at 0 and have no gaps."""
+class _Batch(NamedTuple):
+    """A batch at byte `at`: the offsets and values of its records, and their keys if it is a control batch."""
+
+    at: int
+    is_control: bool
+    offsets: Sequence[int]
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None] = ()
+
+
+def _decode_batches(data: bytes, file: str) -> Iterator[_Batch]:
+    """The batches. Checks that the offsets begin at 0 and have no gaps."""
     at = offset = 0
     while at < len(data):
-        batch = decode_batch(data, at, file=file, file_position=at)
-        if [record.offset for record in batch.records] != list(range(offset, offset + len(batch.records))):
+        header, values = decode_values(data, at, file=file, file_position=at)
+        if values is not None:
+            batch = _Batch(at, False, range(header.base_offset, header.next_offset), values)
+        else:
+            records = decode_batch(data, at, file=file, file_position=at).records
+            offsets, keys = [each.offset for each in records], [each.key for each in records]
+            batch = _Batch(at, header.is_control, offsets, [each.value for each in records], keys)
+        if list(batch.offsets) != list(range(offset, offset + len(batch.offsets))):
             raise _damage(file, at, f"a batch of records from offset {offset} on without gaps", _describe(batch))
-        yield at, batch
-        at += batch.header.size_bytes
-        offset += len(batch.records)
+        yield batch
+        at += header.size_bytes
+        offset += len(batch.offsets)
 
 
-def _metadata_records(
-    batches: Iterator[tuple[int, RecordBatch]], file: str, size_bytes: int
-) -> Iterator[MetadataRecord]:
+def _metadata_values(batches: Iterator[_Batch], file: str, size_bytes: int) -> Iterator[_Values]:
     """The records up to the footer, which must be the last one of the file."""
     is_ended = False
-    for at, batch in batches:
+    for batch in batches:
         if is_ended:
-            raise _damage(file, at, "the end of the file after the snapshot's footer", _describe(batch))
-        if batch.header.is_control:
-            is_ended = any(isinstance(control, SnapshotFooter) for control in _controls(batch, file, at))
+            raise _damage(file, batch.at, "the end of the file after the snapshot's footer", _describe(batch))
+        if batch.is_control:
+            is_ended = any(isinstance(control, SnapshotFooter) for control in _controls(batch, file))
             continue
-        for record in batch.records:
-            if record.value is None:
-                raise _damage(file, at, f"a metadata record at offset {record.offset}", "null")
-            yield decode_record(record.value, file=f"{file} (a record of the batch)", file_position=at)
+        values = [value for value in batch.values if value is not None]
+        if len(values) < len(batch.values):
+            offset = batch.offsets[batch.values.index(None)]
+            raise _damage(file, batch.at, f"a metadata record at offset {offset}", "null")
+        location = f"{file} (a record of the batch)"
+        yield _Values(values, partial(decode_record, file=location, file_position=batch.at))
     if not is_ended:
         raise _damage(file, size_bytes, "a snapshot's footer", "the end of the file")
 
 
-def _controls(batch: RecordBatch, file: str, at: int) -> list[ControlRecord | None]:
-    if not batch.header.is_control:
+def _controls(batch: _Batch, file: str) -> list[ControlRecord | None]:
+    if not batch.is_control:
         return []
-    return [parse_control_record(record.key, record.value, file=file, file_position=at) for record in batch.records]
+    pairs = zip(batch.keys, batch.values, strict=True)
+    return [parse_control_record(key, value, file=file, file_position=batch.at) for key, value in pairs]
 
 
-def _describe(batch: RecordBatch | None) -> str:
+def _describe(batch: _Batch | None) -> str:
     if batch is None:
         return "an empty file"
-    kind = "control records" if batch.header.is_control else "records"
-    return f"a batch of {len(batch.records)} {kind} with base offset {batch.header.base_offset}"
+    kind = "control records" if batch.is_control else "records"
+    return f"a batch of {len(batch.offsets)} {kind} from offset {batch.offsets[0] if batch.offsets else None} on"
 
 
 def _damage(file: str, position: int, expected: str, found: str) -> CorruptRecordError:

@@ -25,8 +25,10 @@ Source of the rules: org.apache.kafka.common.record.DefaultRecord, DefaultRecord
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, KafkalogError, checked_count
@@ -57,6 +59,8 @@ MAX_VARINT_BYTES: Final = 5
 MAX_VARLONG_BYTES: Final = 10
 #: The most records and headers that one batch becomes objects of: some hundred megabytes of them.
 MAX_DECODED: Final = 1 << 20
+#: As many records as a batch of a metadata snapshot has.
+_PLAIN_HEADS: Final = 1000
 
 _INT32_MASK: Final = 0xFFFFFFFF
 _INT64_MASK: Final = 0xFFFFFFFFFFFFFFFF
@@ -74,6 +78,12 @@ class MalformedVarintError(KafkalogError, ValueError):
 
 def read_varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
     """The int32 at `data[at:end]` and the position after it. Raises MalformedVarintError."""
+    if at + 1 < end:  # most varints have one byte or two
+        raw, high = data[at], data[at + 1]
+        if raw < 0x80:
+            return (raw >> 1) ^ -(raw & 1), at + 1
+        if high < 0x80:
+            return (high << 6 | raw >> 1 & 0x3F) ^ -(raw & 1), at + 2
     raw, at = _read_groups(data, at, end, MAX_VARINT_BYTES)
     raw &= _INT32_MASK
     return (raw >> 1) ^ -(raw & 1), at
@@ -168,6 +178,47 @@ def decode_batch(buffer: Buffer, at: int, *, file: str, file_position: int) -> R
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         records = tuple(replace(record, timestamp_ms=header.max_timestamp_ms) for record in records)
     return RecordBatch(header=header, records=records)
+
+
+def decode_values(buffer: Buffer, at: int, *, file: str, file_position: int) -> tuple[BatchHeader, list[bytes] | None]:
+    """The header of the batch at `buffer[at:]`, and the values of its records if these have nothing else.
+
+    So metadata logs are written: no compression, keys or headers, one time, offsets without gaps. None for any other
+    batch, also one whose records are damaged: `decode_batch` decides. Raises as that does for header, size and CRC.
+    """
+    header, batch = _checked_batch(buffer, at, file, file_position)
+    is_plain = not header.compression_bits and not header.is_control
+    count = min(header.records_count, MAX_DECODED)
+    if is_plain and count == header.records_count == header.last_offset_delta + 1:
+        with contextlib.suppress(IndexError, MalformedVarintError):
+            return header, _plain_values(batch, count)
+    return header, None
+
+
+def _plain_values(batch: bytes, count: int) -> list[bytes] | None:
+    """The values of `decode_values`. Raises IndexError or MalformedVarintError for some of the other batches."""
+    values: list[bytes] = []
+    at, end, heads = RECORDS_AT, len(batch), _plain_heads()
+    for delta in range(count):
+        size, at = read_varint(batch, at, end)
+        value_end = at + size - 1
+        head = heads[delta] if delta < _PLAIN_HEADS else _plain_head(delta)
+        value_size, value_at = read_varint(batch, at + len(head), end)
+        if not batch.startswith(head, at) or value_at + value_size != value_end or batch[value_end]:
+            return None
+        values.append(batch[value_at:value_end])
+        at = value_end + 1
+    return values if at == end else None
+
+
+def _plain_head(offset_delta: int) -> bytes:
+    """What a record without key and time has before its value: attributes, both deltas, the size of no key."""
+    return bytes(2) + encode_varint(offset_delta) + encode_varint(-1)
+
+
+@cache
+def _plain_heads() -> tuple[bytes, ...]:
+    return tuple(map(_plain_head, range(_PLAIN_HEADS)))
 
 
 def iterate_batch(

@@ -74,6 +74,12 @@ def encode_record(record: Message, *, version: int | None = None) -> bytes:
     return bytes(out)
 
 
+def frame_of(record_type: type[Message]) -> bytes:
+    """The frame before a record of this type in the version that `encode_record` writes by default."""
+    schema = record_type.schema()
+    return _frame(schema.api_key, schema.written_version)
+
+
 @cache
 def _frame(api_key: int, version: int) -> bytes:
     out = bytearray()

@@ -16,8 +16,9 @@ from fakes.clock import Clock
 from repository import FIXTURES
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
+from pyspark_kafkalog.metadata import snapshots as snapshots_module
 from pyspark_kafkalog.metadata.delta import ImageDelta
-from pyspark_kafkalog.metadata.image import MetadataImage, image_records
+from pyspark_kafkalog.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage, image_records
 from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore, read_snapshot, write_snapshot
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     ConfigRecord,
@@ -27,12 +28,15 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     ProducerIdsRecord,
     TransactionalIdRecord,
 )
+from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.metadata.root_format import metadata_dir
-from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId
+from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, image_of
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.record.header import parse_header
 from pyspark_kafkalog.root.bootstrap import create_root
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.log.log_state import LogState
 
 KAFKAS = FIXTURES / "cluster-metadata"
 EVERY_COMMIT = {"metadata.log.max.record.bytes.between.snapshots": "1"}
@@ -125,6 +129,29 @@ def test_snapshot_of_many_and_large_records_round_trips(tmp_path: Path) -> None:
     assert list(snapshot.records) == records
     assert snapshot.size_bytes == size_bytes == path.stat().st_size
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("producer", [None, ProducerStateEntry(7, 0, 3, 40)])
+def test_partitions_of_snapshot_are_not_decoded_record_by_record(
+    producer: ProducerStateEntry | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[bytes] = []
+    decode = snapshots_module.decode_record
+    monkeypatch.setattr(
+        snapshots_module, "decode_record", lambda value, **at: decoded.append(value) or decode(value, **at)
+    )
+    counts = []
+    for count in (20, 2000):
+        partitions = tuple(PartitionImage(at, LogState(log_end_offset=at, producer=producer)) for at in range(count))
+        node = BrokerImage(1, ZERO_UUID, 0, (ZERO_UUID,))
+        image = MetadataImage(topics={"t": TopicImage("t", ZERO_UUID, partitions)}, brokers={1: node})
+        path = tmp_path / SnapshotId(count, 0).file_name
+        write_snapshot(path, image_records(image), last_contained_timestamp_ms=5, epoch=0, fs=LOCAL)
+        assert image_of(read_snapshot(path), count, "f").topics == image.topics
+        counts.append(len(decoded))
+        decoded.clear()
+    assert counts[0] <= 6
+    assert counts[1] <= counts[0] + 2000 * 2 // 1000, "a record at the start of each batch may stand alone"
 
 
 def batch_starts(data: bytes) -> list[int]:
