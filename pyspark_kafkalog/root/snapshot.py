@@ -44,6 +44,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
 from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
 from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition, partition_path
+from pyspark_kafkalog.storage.segment.reader import LocalExtent
 from pyspark_kafkalog.tiered.remote_log import RemoteLog, tiered_extents
 from pyspark_kafkalog.tiered.remote_storage import OwnStorage, own_remote_log
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
@@ -56,6 +57,13 @@ if TYPE_CHECKING:
 
 _OPTION: Final = "the option readToLogEnd (--read-to-log-end)"
 _LISTED_MAX: Final = 5
+
+
+def known_size_bytes(active_base_offset: int, active_size_bytes: int, start_offset: int) -> int | None:
+    """The size of the active segment if it has all records from `start_offset` on; None if not, or if it is unknown."""
+    is_known = 0 <= active_base_offset <= start_offset and active_size_bytes >= 0
+    return active_size_bytes if is_known else None
+
 
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 
@@ -178,6 +186,18 @@ class PartitionSnapshot:
         if self.remote is None:
             return LocalExtents(self.directory)
         return self.remote.extents(None if self.local_directory is None else LocalExtents(self.local_directory))
+
+    @property
+    def active_extent(self) -> LocalExtent | None:
+        """The active segment, if it is a file that has the last records. By now it may be closed, or deleted."""
+        is_file = self.local_directory is not None and (self.remote is None or not self.remote.is_all)
+        if not is_file or not 0 <= self.active_base_offset < self.high_watermark:
+            return None
+        return LocalExtent(self.directory, self.active_base_offset)
+
+    def known_size_bytes(self, start_offset: int) -> int | None:
+        """A bound on the bytes from `start_offset` on, if that is in the active segment and its size is known."""
+        return known_size_bytes(self.active_base_offset, self.active_size_bytes, start_offset)
 
     def stored_producers(self) -> Collection[ProducerState] | None:
         """The producers of a partition in an object store; None for a partition whose files have them."""

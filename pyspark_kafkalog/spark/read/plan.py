@@ -14,11 +14,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.errors import DataLossError, InvalidOptionError, OffsetOutOfRangeError, UnknownTopicError
+from pyspark_kafkalog.errors import (
+    DataLossError,
+    DiskFormatError,
+    InvalidOptionError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.root.reads import open_transaction_text
 from pyspark_kafkalog.root.snapshot import remote_offsets
@@ -42,8 +48,10 @@ from pyspark_kafkalog.spark.options.positions import (
     listed,
 )
 from pyspark_kafkalog.spark.read.filters import PushedFilters
+from pyspark_kafkalog.storage.below_root import keep_directories
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
-from pyspark_kafkalog.values import guess
+from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.values import guess, quick_dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root
@@ -119,9 +127,11 @@ def _check_topics_exist(requested: Iterable[str], existing: Sequence[str]) -> No
 
 _LOG = logging.getLogger(__name__)
 _TASKS_MAX: Final = 1_000_000
+#: The default of index.interval.bytes: the offset index of a smaller segment is empty.
+_UNINDEXED_BYTES: Final = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@quick_dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
     """The offsets [start_offset, end_offset) of one partition."""
 
@@ -134,7 +144,7 @@ class OffsetRange:
         return self.end_offset - self.start_offset
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class AvailableOffsets:
     """A partition's offsets [start_offset, end_offset). For read_committed they end at the last stable offset.
 
@@ -147,11 +157,27 @@ class AvailableOffsets:
 
 
 class PlanReaders:
-    """The readers of one plan, one for each partition, all over the same view of the log directory."""
+    """The partitions of one plan and their readers, one for each, all over the same view of the log directory.
 
-    def __init__(self, root: Root) -> None:
+    `partitions`: those that are known already.
+    """
+
+    def __init__(self, root: Root, partitions: Mapping[TopicPartition, PartitionSnapshot] | None = None) -> None:
         self._root = root
+        self._partitions = dict(partitions or {})
         self._readers: dict[TopicPartition, LogReader] = {}
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionSnapshot:
+        """The partition as of the plan."""
+        found = self._partitions.get(topic_partition)
+        if found is None:
+            found = self._root.partition(topic_partition.topic, topic_partition.partition)
+            self._partitions[topic_partition] = found
+        return found
+
+    def known_bytes(self, each: OffsetRange) -> int | None:
+        """A bound on the bytes of a range, if it is in the active segment and its size is known."""
+        return self.partition(each.topic_partition).known_size_bytes(each.start_offset)
 
     def of(self, topic_partition: TopicPartition) -> LogReader:
         """The reader of the partition, opened by the first call."""
@@ -179,9 +205,9 @@ class OffsetResolver:
         on_no_match: OnNoMatch,
         fail_on_data_loss: bool,
     ) -> None:
-        self.readers = PlanReaders(root)
         self._root = root
-        self._partitions = {TopicPartition(each.topic, each.partition): each for each in partitions}
+        self._partitions = {each.topic_partition: each for each in partitions}
+        self.readers = PlanReaders(root, self._partitions)
         self._committed = committed
         self._on_no_match = on_no_match
         self._fail_on_data_loss = fail_on_data_loss
@@ -233,6 +259,9 @@ class OffsetResolver:
         start_offset = self._start(topic_partition, starting, available)
         end_offset = self._end(topic_partition, ending, available)
         asked = OffsetRange(topic_partition=topic_partition, start_offset=start_offset, end_offset=end_offset)
+        first_offset = max(available.start_offset, available.readable_start_offset)
+        if first_offset <= start_offset <= end_offset <= available.end_offset:
+            return asked
         texts = (
             asked_for("starting", starting, topic_partition, start_offset),
             asked_for("ending", ending, topic_partition, end_offset),
@@ -377,12 +406,24 @@ def apply_filters(ranges: Iterable[OffsetRange], filters: PushedFilters, readers
     return narrowed
 
 
-def check_ends(ranges: Iterable[OffsetRange], root: Root, readers: PlanReaders) -> None:
-    """Raise CorruptRecordError for a range that ends at a high watermark which the log on disk does not reach."""
+def check_ends(ranges: Iterable[OffsetRange], readers: PlanReaders) -> None:
+    """Raise CorruptRecordError for a range that ends at a high watermark which the log on disk does not reach.
+
+    The active segment is opened by its name. Only if it does not have the end, the directory is listed.
+    """
     for each in ranges:
-        topic, partition = each.topic_partition.topic, each.topic_partition.partition
-        if each.end_offset == root.partition(topic, partition).high_watermark:
+        found = readers.partition(each.topic_partition)
+        if each.end_offset == found.high_watermark and not _ends_in_active_segment(found):
             check_end_if_kept(readers.of(each.topic_partition), each.end_offset)
+
+
+def _ends_in_active_segment(found: PartitionSnapshot) -> bool:
+    extent = found.active_extent
+    if extent is None:
+        return False
+    with contextlib.suppress(FileNotFoundError, DiskFormatError), keep_directories(), SegmentReader(extent) as segment:
+        return segment.has_batch_below(found.high_watermark, with_index=segment.size_bytes > _UNINDEXED_BYTES)
+    return False
 
 
 def check_end_if_kept(reader: LogReader, high_watermark: int) -> None:
@@ -410,10 +451,24 @@ def cut_by_records(
     return pieces
 
 
-def cut_by_bytes(ranges: Iterable[OffsetRange], readers: PlanReaders, *, max_bytes: int) -> list[OffsetRange]:
-    """Cut each range of more than `max_bytes` on disk at index entries into pieces of about the same size."""
+def cut_by_bytes(
+    ranges: Iterable[OffsetRange],
+    readers: PlanReaders,
+    *,
+    max_bytes: int,
+    known_bytes: Callable[[OffsetRange], int | None],
+) -> list[OffsetRange]:
+    """Cut each range of more than `max_bytes` on disk at index entries into pieces of about the same size.
+
+    `known_bytes`: a bound on the bytes of a range, None if it is not known. A range that is small enough is not opened.
+    """
     pieces: list[OffsetRange] = []
     for each in ranges:
+        bound = known_bytes(each)
+        if bound is not None and bound <= max_bytes:
+            _check_tasks_count(len(pieces) + 1)
+            pieces.append(each)
+            continue
         reader = readers.of(each.topic_partition)
         splits = reader.split(each.start_offset, each.end_offset, max_bytes, relist=False)
         _check_tasks_count(len(splits) + len(pieces))

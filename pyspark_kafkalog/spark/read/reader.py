@@ -278,13 +278,14 @@ class KafkalogBatchReader(DataSourceReader):
             fail_on_data_loss=options.fail_on_data_loss,
         )
         ranges = apply_filters(resolver.resolve(options.starting, options.ending), self._filters, resolver.readers)
-        check_ends(ranges, root, resolver.readers)
+        readers = resolver.readers
+        check_ends(ranges, readers)
         ranges = cut_by_records(
             ranges,
             min_partitions=options.min_partitions,
             max_records_per_partition=options.max_records_per_partition,
         )
-        return cut_by_bytes(ranges, resolver.readers, max_bytes=options.max_bytes_per_partition)
+        return cut_by_bytes(ranges, readers, max_bytes=options.max_bytes_per_partition, known_bytes=readers.known_bytes)
 
     def _input_partition(self, each: OffsetRange, planned: PlannedPartition) -> OffsetRangePartition:
         return OffsetRangePartition(

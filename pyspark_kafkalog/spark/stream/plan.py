@@ -49,6 +49,7 @@ from urllib.parse import quote, unquote
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from pyspark_kafkalog.errors import InvalidOptionError, UnknownTopicError
+from pyspark_kafkalog.root.snapshot import known_size_bytes
 from pyspark_kafkalog.spark.options.parse import StreamReadOptions
 from pyspark_kafkalog.spark.options.positions import Assign, SpecificOffsets, Subscription, parse_offset_spec
 from pyspark_kafkalog.spark.read.plan import OffsetRange, readable_topics
@@ -334,8 +335,7 @@ class PartitionView:
 
     def known_size_bytes(self, start_offset: int) -> int | None:
         """A bound on the bytes from `start_offset` on, if that is in the active segment and its size is known."""
-        is_known = 0 <= self.active_base_offset <= start_offset and self.active_size_bytes >= 0
-        return self.active_size_bytes if is_known else None
+        return known_size_bytes(self.active_base_offset, self.active_size_bytes, start_offset)
 
     def estimated_bytes(self, start_offset: int, end_offset: int) -> int | None:
         """The approximate size in bytes of the offsets [start_offset, end_offset), if in the active segment."""

@@ -330,19 +330,17 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _cut(self, ranges: list[OffsetRange], view: StreamView) -> list[OffsetRange]:
         options = self._options
-        readers = PlanReaders(self._opened().root)
-        pieces: list[OffsetRange] = []
-        for each in cut_by_records(
+        pieces = cut_by_records(
             ranges,
             min_partitions=options.min_partitions,
             max_records_per_partition=options.max_records_per_partition,
-        ):
-            size_bytes = view[each.topic_partition].known_size_bytes(each.start_offset)
-            if size_bytes is not None and size_bytes <= options.max_bytes_per_partition:
-                pieces.append(each)
-            else:
-                pieces.extend(cut_by_bytes([each], readers, max_bytes=options.max_bytes_per_partition))
-        return pieces
+        )
+        return cut_by_bytes(
+            pieces,
+            PlanReaders(self._opened().root),
+            max_bytes=options.max_bytes_per_partition,
+            known_bytes=lambda each: view[each.topic_partition].known_size_bytes(each.start_offset),
+        )
 
     def _tasks(self, ranges: list[OffsetRange], view: StreamView) -> list[StreamTask]:
         """One task per range; unless options set the number of tasks, small ranges share one."""

@@ -438,9 +438,7 @@ class LogReader:
         with self._open_floor(high_watermark - 1) as segment:
             if segment.extent.end_offset is not None:
                 return
-            found = segment.locate(high_watermark - 1)
-            is_there = found is not None and found[1].base_offset < high_watermark == found[1].next_offset
-            if not is_there and self._next_base(segment.extent) is None:
+            if not segment.has_batch_below(high_watermark) and self._next_base(segment.extent) is None:
                 raise self._log_too_short(segment, high_watermark)
 
     def offset_for_timestamp(self, timestamp_ms: int, start_offset: int, end_offset: int) -> TimestampAndOffset | None:

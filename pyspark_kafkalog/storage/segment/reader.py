@@ -337,16 +337,21 @@ class SegmentReader:
         stored = self._source.read(position, header.size_bytes)
         return self._converted(position, header.size_bytes) if is_old(stored) else stored
 
-    def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
+    def locate(self, offset: int, *, with_index: bool = True) -> tuple[int, BatchHeader] | None:
         """Position and header of the first batch whose last offset is at or above `offset`, None without one.
 
         Costs an index lookup and, as an index entry is added about every index.interval.bytes, a few header reads.
-        Raises CorruptRecordError for a damaged header between the index entry and the batch.
+        Without the index, all headers before are read. Raises CorruptRecordError for a damaged header on the way.
         """
-        for position, header in self.headers(self.position_for_offset(offset)):
+        for position, header in self.headers(self.position_for_offset(offset) if with_index else 0):
             if header.last_offset >= offset:
                 return position, header
         return None
+
+    def has_batch_below(self, high_watermark: int, *, with_index: bool = True) -> bool:
+        """Whether a batch ends right below `high_watermark`. Costs as much as `locate`, and raises as that does."""
+        found = self.locate(high_watermark - 1, with_index=with_index)
+        return found is not None and found[1].base_offset < high_watermark == found[1].next_offset
 
     def read_into(self, position: int, buffer: memoryview) -> int:
         """Fill `buffer` with the bytes from `position` on; returns their number. Checks nothing. Raises OSError."""

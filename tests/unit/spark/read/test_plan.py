@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -304,7 +305,7 @@ def test_split_into_too_many_tasks_is_refused() -> None:
 
 
 def test_large_ranges_are_split_into_pieces_of_similar_bytes() -> None:
-    cut = cut_by_bytes(ranges(100, 10), PlanReaders(LOG_DIR), max_bytes=300)
+    cut = cut_by_bytes(ranges(100, 10), PlanReaders(LOG_DIR), max_bytes=300, known_bytes=lambda each: 301)
     assert [(each.start_offset - 100, each.end_offset - 100) for each in cut] == [
         (0, 25),
         (25, 50),
@@ -340,16 +341,16 @@ def test_plan_that_ends_in_damaged_batch_is_refused(tmp_path: Path) -> None:
     log_dir.refresh()
     where = TopicPartition("orders", 0)
     ranges = [OffsetRange(topic_partition=where, start_offset=0, end_offset=3)]
-    check_ends(ranges, log_dir.root, PlanReaders(log_dir.root))
+    check_ends(ranges, PlanReaders(log_dir.root))
     log = next((tmp_path / "log" / "orders-0").glob("*.log"))
     data = bytearray(log.read_bytes())
     second = data.index(bytes(7) + b"\x02", 61)
     data[second + 7] = 0x42
     log.write_bytes(data)
     with pytest.raises(CorruptRecordError):
-        check_ends(ranges, log_dir.root, PlanReaders(log_dir.root))
+        check_ends(ranges, PlanReaders(log_dir.root))
     shorter = [OffsetRange(topic_partition=where, start_offset=0, end_offset=2)]
-    check_ends(shorter, log_dir.root, PlanReaders(log_dir.root))
+    check_ends(shorter, PlanReaders(log_dir.root))
 
 
 def test_plan_opens_each_partition_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,6 +368,52 @@ def test_plan_opens_each_partition_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert resolver.resolve(GlobalTimestamp(0), Latest()) == resolver.resolve(Earliest(), Latest())
     filters = PushedFilters(timestamps_ms=Interval(1, 1 << 60))
     ranges = apply_filters(resolver.resolve(Earliest(), Latest()), filters, resolver.readers)
-    check_ends(ranges, root, resolver.readers)
-    assert len(cut_by_bytes(ranges, resolver.readers, max_bytes=1 << 30)) == 1
+    check_ends(ranges, resolver.readers)
+    assert len(cut_by_bytes(ranges, resolver.readers, max_bytes=1 << 30, known_bytes=lambda each: None)) == 1
     assert len(opened) == 1
+
+
+def test_plan_of_everything_lists_no_directory_and_opens_two_names_a_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions = 5
+    log_dir = LogDir.create(tmp_path / "log")
+    log_dir.create_topic("orders", partitions=partitions)
+    for number in range(partitions):
+        log_dir.append("orders", pa.table({"value": [b"a", b"b"]}), partition=number)
+    log_dir.refresh()
+    resolver = OffsetResolver(
+        log_dir.root,
+        log_dir.root.topic("orders").partitions,
+        committed=True,
+        on_no_match="error",
+        fail_on_data_loss=True,
+    )
+    opened: list[str] = []
+    real_open = os.open
+    monkeypatch.setattr(os, "open", lambda name, *rest, **at: opened.append(str(name)) or real_open(name, *rest, **at))
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, lambda *_: pytest.fail("listed"))
+    ranges = resolver.resolve(Earliest(), Latest())
+    check_ends(ranges, resolver.readers)
+    readers = resolver.readers
+    assert cut_by_bytes(ranges, readers, max_bytes=1 << 20, known_bytes=readers.known_bytes) == ranges
+    assert len(ranges) == partitions
+    assert len(opened) == 2 * partitions, "the directory and its active segment"
+
+
+def test_plan_that_ends_in_segment_closed_meanwhile_is_not_checked(tmp_path: Path) -> None:
+    log_dir = LogDir.create(tmp_path / "log")
+    log_dir.create_topic("orders", partitions=1)
+    log_dir.append("orders", pa.table({"value": [b"a"]}))
+    log_dir.append("orders", pa.table({"value": [b"b"]}))
+    log_dir.refresh()
+    ranges = [OffsetRange(topic_partition=TopicPartition("orders", 0), start_offset=0, end_offset=2)]
+    log = next((tmp_path / "log" / "orders-0").glob("*.log"))
+    os.truncate(log, log.stat().st_size // 2)  # as the cleaner does, once the segment is closed
+    with pytest.raises(CorruptRecordError, match="batches up to offset 1"):
+        check_ends(ranges, PlanReaders(log_dir.root))
+    log.with_name(f"{2:020d}.log").touch()
+    check_ends(ranges, PlanReaders(log_dir.root))
+    log.unlink()
+    check_ends(ranges, PlanReaders(log_dir.root))  # retention has deleted all records: the read reports it
