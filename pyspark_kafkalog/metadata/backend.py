@@ -152,8 +152,11 @@ class MetadataBackend(ABC):
         """Identifies, within this process, the root for which `check_root` returned `known`."""
 
     @abstractmethod
-    def check_format(self) -> None:
-        """Check the format's marker before a commit. Raises UnsupportedFormatError, DiskFormatError, LogDirError."""
+    def check_format(self, known: object) -> bool:
+        """Check the format's marker before a commit; returns whether it is that of the root `known`: see `check_root`.
+
+        Raises UnsupportedFormatError, DiskFormatError, LogDirError.
+        """
 
     @abstractmethod
     def check_image(self, image: MetadataImage, file: str) -> None:

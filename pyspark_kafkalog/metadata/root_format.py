@@ -187,7 +187,7 @@ def check_object_format_version(version: int, file: str) -> None:
 
 
 def read_marker(directory: Path) -> bytes | None:
-    """The first bytes of the marker file; None if there is no such file. Read with every commit: in three calls."""
+    """The first bytes of the marker file; None if there is no such file."""
     try:
         fd = open_file(f"{directory}/{FORMAT_MARKER}")
     except FileNotFoundError:

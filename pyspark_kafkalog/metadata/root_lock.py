@@ -16,8 +16,10 @@ import fcntl
 import os
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+from weakref import WeakSet
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
@@ -26,6 +28,7 @@ from pyspark_kafkalog.storage.names import META_PROPERTIES
 LOCK_FILE: Final = ".lock"
 DEFAULT_LOCK_TIMEOUT_S: Final = 60.0
 
+_CLOSED: Final = -1
 _SHORTEST_WAIT_S: Final = 0.0002
 _LONGEST_WAIT_S: Final = 0.02
 #: A process that has waited for some time looks again after this part of it. Servers that commit one after the other
@@ -55,24 +58,17 @@ class LockHeldError(LogDirError):
 class RootLock:
     """The lock of a root, held for a block: see `root_lock`."""
 
-    __slots__ = ("_fd", "_fs", "_is_new", "_path", "_timeout_s")
-
     def __init__(self, path: Path, timeout_s: float, is_new: bool, fs: FileSystem) -> None:
         self._path = path
         self._timeout_s = timeout_s
         self._is_new = is_new
         self._fs = fs
-        self._fd = -1
+        self._fd = _CLOSED
 
     def __enter__(self) -> None:
         self._fd = self._open()
         try:
-            acquire_flock(self._fd, self._path, self._timeout_s)
-            try:
-                _keep_brokers_away(self._fd, self._path)
-            except BaseException:
-                self._unlock()
-                raise
+            self._acquire()
         except BaseException:
             self._close()
             raise
@@ -94,6 +90,14 @@ class RootLock:
         except OSError as error:
             raise LogDirError(f"cannot open the lock file {path}: {error.strerror or error}") from error
 
+    def _acquire(self) -> None:
+        acquire_flock(self._fd, self._path, self._timeout_s)
+        try:
+            _keep_brokers_away(self._fd, self._path)
+        except BaseException:
+            self._unlock()
+            raise
+
     def _unlock(self) -> None:
         # Closing is not enough: a child that another thread forked meanwhile also holds the descriptor.
         try:
@@ -105,8 +109,75 @@ class RootLock:
 
     def _close(self) -> None:
         # An error of close() still releases the lock, and must not make the work under it look failed.
+        fd, self._fd = self._fd, _CLOSED
         with contextlib.suppress(OSError):
-            self._fs.close(self._fd, self._path)
+            self._fs.close(fd, self._path)
+
+
+class KeptRootLock(RootLock):
+    """The lock of a root for the commits of one writer, one after the other: the file stays open until `close`.
+
+    Each block finds out, once it has the lock, whether that is still the file at its path. Otherwise the file may have
+    been removed, or another root, or none, may be there: `check_root` raises an error then, and the file is opened
+    anew. A forked child has none of the open files, as it would share their locks with its parent.
+    """
+
+    def __init__(self, path: Path, check_root: Callable[[], None], fs: FileSystem) -> None:
+        super().__init__(path, DEFAULT_LOCK_TIMEOUT_S, is_new=False, fs=fs)
+        self._check_root = check_root
+        self._place = (0, 0)
+        _kept_locks.add(self)
+
+    def __call__(self, timeout_s: float) -> KeptRootLock:
+        """The lock, for which a block waits at most `timeout_s`."""
+        self._timeout_s = timeout_s
+        return self
+
+    def __enter__(self) -> None:
+        if self._fd != _CLOSED and self._is_acquired_again():
+            return
+        self._check_root()
+        super().__enter__()
+        status = os.fstat(self._fd)
+        self._place = status.st_dev, status.st_ino
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._unlock()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd != _CLOSED:
+            self._close()
+
+    def _is_acquired_again(self) -> bool:
+        """Take the lock of the file that is open; False, and the file is closed, if it has another place."""
+        try:
+            self._acquire()
+        except LogDirError:
+            raise
+        except OSError:  # a file server has forgotten the file
+            self._close()
+            return False
+        try:
+            found = os.stat(self._path, follow_symlinks=False)
+            if (found.st_dev, found.st_ino) == self._place:
+                return True
+        except OSError:
+            pass  # opening it raises the error
+        self._unlock()
+        self._close()
+        return False
+
+
+_kept_locks: Final[WeakSet[KeptRootLock]] = WeakSet()
+
+
+def _close_kept_locks() -> None:
+    for each in _kept_locks:
+        each.close()
+
+
+os.register_at_fork(after_in_child=_close_kept_locks)
 
 
 def file_system_time_ns(root: Path, fs: FileSystem) -> int:

@@ -169,6 +169,10 @@ class MetadataStore:
 
         Raises LogDirError if another root, or none, is at the path now.
         """
+        return self._refreshed()
+
+    def _refreshed(self, *, is_same_root: bool = False) -> MetadataImage:
+        """As `refresh`. `is_same_root`: that the root is the same was found a moment ago."""
         begun_before = self._refreshes_begun
         with self._refresh_lock:
             if self._last_refresh > begun_before:
@@ -182,8 +186,11 @@ class MetadataStore:
                 self._same_root()  # if another root is at the path, its commits do not fit: report that instead
                 raise
             state = self._backend.state_of(loaded)
-            if loaded is not self._loaded or state is None or state != self._file_state:
+            is_known = state == self._file_state or is_same_root  # the last file may be a commit of this process
+            if loaded is not self._loaded or state is None or not is_known:
                 loaded = self._checked(loaded)
+            else:
+                self._file_state = state
             self._set_loaded(loaded)
             self._last_refresh = self._refreshes_begun
             return loaded.image
@@ -231,8 +238,8 @@ class MetadataStore:
 
         Raises UnsupportedFormatError if a later version of this package has upgraded the root since it was opened.
         """
-        self._backend.check_format()
-        image = self.refresh()
+        is_same_root = self._backend.check_format(self._root_state)
+        image = self._refreshed(is_same_root=is_same_root)
         head = self._backend.head()
         if head is not None and head > image.next_offset:  # or another writer has committed since the refresh
             image = self.refresh()

@@ -89,10 +89,28 @@ def refuse_link(directory: Path) -> None:
 
 def open_file(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
     """os.open for a regular file. Raises LogDirError for a link or another kind of file, OSError."""
+    fd = _opened(path, flags, mode)
+    if not flags & os.O_EXCL:  # which makes a new file
+        _regular(fd, path)
+    return fd
+
+
+def status_of(path: str | Path) -> os.stat_result:
+    """The status of a file, which is opened for it: a network file system may answer a stat from memory.
+
+    Raises as `open_file`.
+    """
+    fd = _opened(path, os.O_RDONLY, 0)
+    status = _regular(fd, path)
+    os.close(fd)
+    return status
+
+
+def _opened(path: str | Path, flags: int, mode: int) -> int:
     directory, name = split(path)
     directory_fd = open_names(directory)
     try:
-        fd = os.open(name, flags | _ALWAYS, mode, dir_fd=directory_fd)
+        return os.open(name, flags | _ALWAYS, mode, dir_fd=directory_fd)
     except OSError as error:
         refusal = _refusal(path, name, directory_fd) if error.errno in _NOT_OPENED else None
         if refusal is not None:
@@ -101,11 +119,15 @@ def open_file(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> 
         raise
     finally:
         close_names(directory_fd)
-    kind = stat.S_IFMT(os.fstat(fd).st_mode)
-    if kind != stat.S_IFREG:
+
+
+def _regular(fd: int, path: str | Path) -> os.stat_result:
+    """The status of an open file; closes it and raises LogDirError if it is not a regular one."""
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
         os.close(fd)
-        raise _not_regular(path, kind)
-    return fd
+        raise _not_regular(path, stat.S_IFMT(status.st_mode))
+    return status
 
 
 def open_directory(directory: str | Path) -> int:
@@ -119,26 +141,84 @@ def open_names(directory: str | Path) -> int:
     Raises LogDirError for a link, OSError.
     """
     kept = _kept.directories
-    if kept is None:
-        return _open_directory(directory, _NAMES_ONLY)
-    name = str(directory)
-    fd = kept.get(name)
-    if fd is None:
-        fd = _open_directory(directory, _NAMES_ONLY)
-        if len(kept) < _KEPT_MAX:
-            kept[name] = fd
-    return fd
+    return _open_directory(directory, _NAMES_ONLY) if kept is None else kept.open_names(str(directory))
 
 
 def close_names(fd: int) -> None:
     """Close what `open_names` has returned, unless it is kept open."""
     kept = _kept.directories
-    if kept is None or fd not in kept.values():
+    if kept is None or not kept.has(fd):
         os.close(fd)
 
 
+class KeptDirectories:
+    """Directories that stay open, `most` of them, for all names that one thread at a time uses in a block.
+
+    A block is an operation in which no directory gets another place: one that holds the root's lock, or that only
+    reads. Those of earlier blocks are used again, until `close`: the first use in a block finds out, by one call,
+    whether a directory is still at its path.
+    """
+
+    def __init__(self, most: int = _KEPT_MAX) -> None:
+        self._most = most
+        self._open: dict[str, int] = {}
+        self._places: dict[str, tuple[int, int]] = {}  # device and inode, of those that were used in several blocks
+        self._checked: set[str] = set()  # in this block
+
+    def __enter__(self) -> None:
+        if _kept.directories is None:
+            self._checked.clear()
+            _kept.directories = self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if _kept.directories is self:
+            _kept.directories = None
+
+    def open_names(self, directory: str) -> int:
+        """See the function of this name."""
+        fd = self._open.get(directory)
+        if fd is not None:
+            if directory in self._checked or self._is_in_place(directory, fd):
+                self._checked.add(directory)
+                return fd
+            self._drop(directory)
+        fd = _open_directory(directory, _NAMES_ONLY)
+        if len(self._open) == self._most:
+            self._drop(next((each for each in self._open if each not in self._checked), None))
+        if len(self._open) < self._most:
+            self._open[directory] = fd
+            self._checked.add(directory)
+        return fd
+
+    def has(self, fd: int) -> bool:
+        return fd in self._open.values()
+
+    def close(self) -> None:
+        for each in list(self._open):
+            self._drop(each)
+
+    def _is_in_place(self, directory: str, fd: int) -> bool:
+        """Whether the path still names the open directory, whose inode no other one gets meanwhile."""
+        place = self._places.get(directory)
+        if place is None:
+            place = self._places[directory] = _place(os.fstat(fd))
+        try:
+            return _place(os.stat(directory, follow_symlinks=False)) == place
+        except OSError:
+            return False  # opening it raises the error
+
+    def _drop(self, directory: str | None) -> None:
+        if directory is not None:
+            self._places.pop(directory, None)
+            os.close(self._open.pop(directory))
+
+
+def _place(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
 class _Kept(threading.local):
-    directories: dict[str, int] | None = None
+    directories: KeptDirectories | None = None
 
 
 _kept: Final = _Kept()
@@ -146,21 +226,13 @@ _kept: Final = _Kept()
 
 @contextlib.contextmanager
 def keep_directories() -> Iterator[None]:
-    """Open each directory once for all names that this thread uses in the block; of many directories, the first few.
-
-    For an operation in which no directory gets another place: one that holds the root's lock, or that only reads.
-    """
-    if _kept.directories is not None:
-        yield
-        return
-    kept: dict[str, int] = {}
-    _kept.directories = kept
+    """Keep directories open for one block: see `KeptDirectories`."""
+    kept = KeptDirectories()
     try:
-        yield
+        with kept:
+            yield
     finally:
-        _kept.directories = None
-        for fd in kept.values():
-            os.close(fd)
+        kept.close()
 
 
 def _open_directory(directory: str | Path, flags: int) -> int:

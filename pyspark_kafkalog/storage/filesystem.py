@@ -228,20 +228,29 @@ def _advise_dont_need(fd: int, position: int, length: int) -> None:
         os.posix_fadvise(fd, position, length, os.POSIX_FADV_DONTNEED)
 
 
-@contextlib.contextmanager
-def _names_of(path: Path) -> Iterator[tuple[str, int]]:
-    """The name of a file and a descriptor of its directory, in which a call is to use the name."""
-    directory, name = split(path)
-    try:
-        fd = open_names(directory)
+class _NameOf:
+    """The name of a file and a descriptor of its directory, in which a call of the block is to use the name."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> tuple[str, int]:
+        directory, name = split(self._path)
         try:
-            yield name, fd
-        finally:
-            close_names(fd)
-    except KafkalogError:
-        raise
-    except OSError as error:
-        raise OSError(error.errno, error.strerror) from None  # `_described` adds the whole names
+            self._fd = open_names(directory)
+        except OSError as error:
+            raise _without_names(error) from None
+        return name, self._fd
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        close_names(self._fd)
+        if isinstance(error, OSError):
+            raise _without_names(error) from None
+
+
+def _without_names(error: OSError) -> OSError:
+    """The error for `_described`, which adds the whole names."""
+    return error if isinstance(error, KafkalogError) else OSError(error.errno, error.strerror)
 
 
 class FileSystem:
@@ -365,42 +374,42 @@ class FileSystem:
     @_described
     def rename(self, source: Path, target: Path) -> None:
         """Rename `source`; replaces `target` atomically."""
-        with _names_of(source) as (name, fd), _names_of(target) as (new_name, new_fd):
+        with _NameOf(source) as (name, fd), _NameOf(target) as (new_name, new_fd):
             os.replace(name, new_name, src_dir_fd=fd, dst_dir_fd=new_fd)
 
     @_described
     def link(self, source: Path, target: Path) -> None:
         """Give `source` a second name. Raises FileExistsError if `target` exists: this is the compare-and-set."""
-        with _names_of(source) as (name, fd), _names_of(target) as (new_name, new_fd):
+        with _NameOf(source) as (name, fd), _NameOf(target) as (new_name, new_fd):
             os.link(name, new_name, src_dir_fd=fd, dst_dir_fd=new_fd, follow_symlinks=False)
 
     @_described
     def unlink(self, path: Path) -> None:
-        with _names_of(path) as (name, fd):
+        with _NameOf(path) as (name, fd):
             os.unlink(name, dir_fd=fd)
 
     @_described
     def mkdir(self, path: Path) -> None:
-        with _names_of(path) as (name, fd):
+        with _NameOf(path) as (name, fd):
             os.mkdir(name, dir_fd=fd)
 
     @_described
     def rmdir(self, path: Path) -> None:
-        with _names_of(path) as (name, fd):
+        with _NameOf(path) as (name, fd):
             os.rmdir(name, dir_fd=fd)
 
     @_described
     def touch(self, path: Path) -> int:
         """Set the file's modification time to now, by the clock of the file system (of the server for NFS); returns
         that time in ns."""
-        with _names_of(path) as (name, fd):
+        with _NameOf(path) as (name, fd):
             os.utime(name, dir_fd=fd, follow_symlinks=False)
             return os.stat(name, dir_fd=fd, follow_symlinks=False).st_mtime_ns
 
     @_described
     def set_modified(self, path: Path, modified_ns: int) -> None:
         """Set the times of a file, which retention and the delay of deletions count from."""
-        with _names_of(path) as (name, fd):
+        with _NameOf(path) as (name, fd):
             os.utime(name, ns=(modified_ns, modified_ns), dir_fd=fd, follow_symlinks=False)
 
     def write_file_atomic(self, path: Path, data: Buffer, *, durable: bool = True) -> None:

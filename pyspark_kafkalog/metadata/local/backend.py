@@ -44,13 +44,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.metadata.backend import LOGGING_FAILURES, MetadataBackend, MetadataLogConfig
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, Commit, KnownSnapshot, LoadedImage, OldCommits
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
-from pyspark_kafkalog.metadata.local.log import CommitRange, LocalCommitLog, OffsetHint
+from pyspark_kafkalog.metadata.local.log import CommitRange, FileState, LocalCommitLog, OffsetHint, file_state
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
@@ -58,7 +58,6 @@ from pyspark_kafkalog.metadata.root_format import (
     check_marker,
     is_native_root,
     metadata_dir,
-    read_marker,
 )
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns
 from pyspark_kafkalog.metadata.snapshots import (
@@ -321,22 +320,6 @@ def remove_leftovers(directory: Path, *, now_ns: int, fs: FileSystem) -> None:
             fs.unlink_if_there(path)
 
 
-_FileState: TypeAlias = tuple[int, int, int]
-
-
-def _file_state(path: str | Path) -> _FileState | None:
-    """Identifies the file at a path, to detect its replacement by another; None if there is no file.
-
-    For files that are never written again. It includes the time of the inode's last change, since inode numbers are
-    reused and a copy may preserve the other times.
-    """
-    try:
-        found = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return (found.st_dev, found.st_ino, found.st_ctime_ns)
-
-
 class LocalBackend(MetadataBackend):
     """The directory `root`."""
 
@@ -353,16 +336,16 @@ class LocalBackend(MetadataBackend):
         self.location = str(root)
         self._real_path = os.path.realpath(root)
         self._marker = metadata_dir(root) / FORMAT_MARKER
-        self.opened = _file_state(self._marker)
+        self.opened = file_state(self._marker)
         self.identity = readable_identity(root)
-        self._checked_marker: bytes | None = None
+        self._checked_marker: FileState | None = None
         self._fs = fs
         self._retention = CommitRetention(self.log, self.snapshots, fs)
         self._whole_end_offset = 0  # of the newest snapshot that is known to be whole
         self._durable_end_offset = 0  # of the newest one that is known to be on disk too
 
     def check_root(self, known: object) -> object:
-        marker = _file_state(self._marker)
+        marker = file_state(self._marker)
         if marker is not None and marker == known:
             return known
         found = readable_identity(self.root)
@@ -378,17 +361,19 @@ class LocalBackend(MetadataBackend):
     def cache_key(self, known: object) -> object:
         return (known, self._real_path)
 
-    def check_format(self) -> None:
-        marker = read_marker(self.log.directory)
-        if marker != self._checked_marker:
+    def check_format(self, known: object) -> bool:
+        # A marker that is remembered for too long does no harm: the commit of an upgrade comes before its marker.
+        marker = file_state(self._marker)
+        if marker is None or marker != self._checked_marker:
             check_marker(self.log.directory)
             self._checked_marker = marker
+        return marker == known
 
     def check_image(self, image: MetadataImage, file: str) -> None:
         image.format.check_on_file_system(file)
 
     def state_of(self, loaded: LoadedImage) -> object:
-        return _file_state(loaded.tail.last_file)
+        return file_state(loaded.tail.last_file)
 
     def sees_end(self, loaded: LoadedImage) -> bool:
         return False  # a refresh costs less than a commit that loses the race

@@ -14,8 +14,8 @@ the name exists. A crash before the link leaves no commit; a crash after it leav
 The oldest are removed once a snapshot contains their records (backend.py). Readers derive the next file's name
 from the last commit, so a check for new commits opens one name, however long the history is.
 
-A lost file would look like the end of the log, and the next commit would replace it. The head detects this: it is read
-before each commit, and a log that ends below it has a hole. The head is written after the commit is on disk, without
+A lost file would look like the end of the log, and the next commit would replace it. The head detects this: each
+commit looks at it, and a log that ends below it has a hole. The head is written after the commit is on disk, without
 waiting for the disk, so it may lag behind (the guard is weaker then) but is never ahead.
 
 *The reserve.* A full disk has no room for a commit file. The reserve files, of 32 KiB each, serve commits that free
@@ -43,7 +43,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import (
     CommitConflictError,
@@ -64,6 +64,22 @@ from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, crc32c, 
 from pyspark_kafkalog.storage.below_root import open_file, scan
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space, open_to_read, pread, temporary_path
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
+
+FileState: TypeAlias = tuple[int, int, int]
+
+
+def file_state(path: str | Path) -> FileState | None:
+    """Identifies the file at a path, to detect its replacement by another; None if there is no file.
+
+    For files that are hardly ever written again. It includes the time of the inode's last change, since inode numbers
+    are reused and a copy may preserve the other times.
+    """
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return (found.st_dev, found.st_ino, found.st_ctime_ns)
+
 
 _HINT_DIGITS: Final = 20
 _HINT_BYTES: Final = _HINT_DIGITS + 10
@@ -93,7 +109,19 @@ class OffsetHint:
     def __init__(self, path: Path, fs: FileSystem) -> None:
         self.path = path
         self._fs = fs
-        self._known: tuple[bytes, int | None] = b"", None  # content that was read, and what it says
+        self._known: tuple[FileState | None, int | None] = None, None  # the state of the file, and its offset then
+
+    def current(self) -> int | None:
+        """As `read`, in one call for a file that looks unchanged: so the offset may be behind what others have written.
+
+        They may have written it twice within the resolution of its times.
+        """
+        state = file_state(self.path)
+        known, offset = self._known
+        if state != known or offset is None:
+            offset = self.read()
+            self._known = state, offset
+        return offset
 
     def read(self) -> int | None:
         """The offset; None if the file is missing or its content invalid. Raises OSError if it cannot be read."""
@@ -105,9 +133,7 @@ class OffsetHint:
             data = pread(fd, _HINT_BYTES + 1, 0)
         finally:
             os.close(fd)
-        if data != self._known[0]:
-            self._known = data, _parsed(data)
-        return self._known[1]
+        return _parsed(data)
 
     def write(self, offset: int) -> None:
         """Replace the hint. Raises OSError."""
@@ -116,6 +142,7 @@ class OffsetHint:
             self._fs.pwrite_all(fd, _hint_text(offset), 0)
         finally:
             self._fs.close(fd, self.path)
+        self._known = file_state(self.path), offset
 
 
 RESERVE_PREFIX: Final = "kafkalog-reserve-"
@@ -319,7 +346,7 @@ class LocalCommitLog(CommitLog):
 
     def head(self) -> int | None:
         """An offset that the log has certainly reached; None if that is unknown without listing the directory."""
-        return self._head.read()
+        return self._head.current()
 
     def check_reaches(self, next_offset: int, head: int) -> None:
         """Raise CorruptRecordError if the log ends at `next_offset`, below `head`: a file was lost."""

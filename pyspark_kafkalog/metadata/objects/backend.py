@@ -231,8 +231,9 @@ class ObjectBackend(MetadataBackend):
     def cache_key(self, known: object) -> object:
         return (known, self.location)
 
-    def check_format(self) -> None:
-        """Does nothing: an upgrade is a commit, and the create of the next one decides."""
+    def check_format(self, known: object) -> bool:
+        """Looks at nothing: an upgrade is a commit, and the create of the next one decides."""
+        return True
 
     def check_image(self, image: MetadataImage, file: str) -> None:
         image.format.check_in_object_store(file)

@@ -53,7 +53,6 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     write_offset_checkpoint,
 )
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
-from pyspark_kafkalog.storage.below_root import keep_directories
 from pyspark_kafkalog.storage.filesystem import flush_earlier
 from pyspark_kafkalog.storage.log.follower import (
     append_as_follower,
@@ -108,7 +107,7 @@ class FileEngine(FileCommits):
 
     def _carry_out(self, plan: Plan, timeout_s: float, *, may_resume: bool) -> FileAttempt:
         # The commit of a follower may give the directories of topics other names.
-        keeping = keep_directories() if self.following_id is None else contextlib.nullcontext()
+        keeping = self.directories if self.following_id is None else contextlib.nullcontext()
         with self.locked(timeout_s), keeping:
             for left in reversed(range(_ATTEMPTS)):
                 attempt = FileAttempt(self, self.begin(), may_resume=may_resume)

@@ -34,12 +34,12 @@ from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
 from pyspark_kafkalog.metadata.invariants import check_follower, check_not_following
 from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.metadata.root_lock import DEFAULT_LOCK_TIMEOUT_S, LOCK_FILE, RootLock
+from pyspark_kafkalog.metadata.root_lock import DEFAULT_LOCK_TIMEOUT_S, LOCK_FILE, KeptRootLock
 from pyspark_kafkalog.metadata.store import CommitOutcome, MetadataStore, NewCommit
 from pyspark_kafkalog.root.admin import EffectiveConfigs, broker_config
 from pyspark_kafkalog.root.directories import ensure_partition_directory
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
-from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.below_root import KeptDirectories, open_file
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, beside, in_parallel, share_of_descriptors
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import advance
@@ -343,15 +343,11 @@ class PartitionAppend(Protocol):
         ...
 
 
-class _Locked(RootLock):
+class _Locked(KeptRootLock):
     """The root's lock with what follows its release; see `FileCommits.locked`."""
 
-    __slots__ = ("_root", "_store")
-
-    def __init__(
-        self, path: Path, root: LockedRoot, store: LocalMetadataStore, fs: FileSystem, timeout_s: float
-    ) -> None:
-        super().__init__(path, timeout_s, is_new=False, fs=fs)
+    def __init__(self, root: LockedRoot, store: LocalMetadataStore, fs: FileSystem) -> None:
+        super().__init__(root.path / LOCK_FILE, store.check_root, fs)
         self._root = root
         self._store = store
 
@@ -384,7 +380,9 @@ class FileCommits:
         self.logs = OpenLogs(root.path, root.configs, clock=root.clock, fs=self.fs, knows_producers=not appends_files)
         self._operation = operation
         self._appends_files = appends_files
-        self._lock_path = root.path / LOCK_FILE
+        self._lock = _Locked(root, self.store, self.fs)
+        #: For the blocks of commits in which no directory gets another place.
+        self.directories = KeptDirectories()
 
     @property
     def waits_for_disk(self) -> bool:
@@ -396,14 +394,16 @@ class FileCommits:
             self.logs.close()
         except OSError as error:
             _LOG.warning("files of a log could not be closed: %s; what was committed stays committed", error)
+        self.directories.close()
+        self._lock.close()
 
     def locked(self, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S) -> AbstractContextManager[None]:
         """Hold the root's lock; afterwards the root's own store follows the commits made meanwhile.
 
-        To enter it raises LockHeldError if another process holds it for `timeout_s`.
+        To enter it raises LockHeldError if another process holds it for `timeout_s`, LogDirError if another root, or
+        none, is at the path now.
         """
-        self.store.check_root()
-        return _Locked(self._lock_path, self.root, self.store, self.fs, timeout_s)
+        return self._lock(timeout_s)
 
     def begin(self) -> MetadataImage:
         """The newest image, on which the next commit is planned. Raises FollowingRootError, FollowingEndedError."""

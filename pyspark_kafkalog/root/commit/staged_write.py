@@ -44,7 +44,6 @@ from pyspark_kafkalog.root.writes import (
     producer_of,
     skip,
 )
-from pyspark_kafkalog.storage.below_root import keep_directories
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition, partition_path
 from pyspark_kafkalog.storage.objects.upload import WrittenObject, settle
@@ -150,7 +149,7 @@ def commit_files(
     appends = [_StagedAppend(each, files[each]) for each in sorted(files)]
     result = CommitResult(None, ())
     if appends or transaction is not None:
-        with contextlib.closing(commits), commits.locked(), keep_directories():
+        with contextlib.closing(commits), commits.locked(), commits.directories:
             image = commits.begin()
             known = write.earlier_result(commits.store) or write.skipped_result(image, commits.store)
             result = _append(commits, image, write, appends) if known is None else known

@@ -507,35 +507,38 @@ class PlainTransport(SocketTransport):
     """Plain TCP on a non-blocking socket.
 
     The event loop watches the socket from the first wait on, until something arrives for which nobody waits: beginning
-    and ending that for each request would take two calls of the kernel, and a turn of the loop.
+    and ending that for each request would take two calls of the kernel, and a turn of the loop. A socket that has given
+    less than was asked for is empty: it is not asked again before the loop finds something in it.
     """
 
     def __init__(self, connection: socket.socket, executor: Executor, *, idle_max_s: float = IDLE_MAX_S) -> None:
         super().__init__(connection, executor, idle_max_s=idle_max_s)
         self._loop = asyncio.get_running_loop()
         self._is_watched = False
+        self._is_empty = False  # nothing was left to be received last time: more wakes up the event loop
         self._arrival: _Arrival | None = None  # what is waited for
         self._deadline_s = 0.0  # of the wait, by the loop's clock
         self._timer: asyncio.TimerHandle | None = None  # at the deadline of this wait or of an earlier one
 
     async def recv(self, size_max: int, seconds_max: float) -> bytes:
         """See ClientTransport."""
-        try:
-            return self._socket.recv(size_max)
-        except BlockingIOError:
-            received: bytes = await self._received(self._socket.recv, size_max, seconds_max)
-            return received
+        received: bytes = await self._received(self._socket.recv, size_max, seconds_max)
+        self._is_empty = len(received) < size_max
+        return received
 
     async def recv_into(self, buffer: memoryview, seconds_max: float) -> int:
         """See ClientTransport."""
-        try:
-            return self._socket.recv_into(buffer)
-        except BlockingIOError:
-            received: int = await self._received(self._socket.recv_into, buffer, seconds_max)
-            return received
+        received: int = await self._received(self._socket.recv_into, buffer, seconds_max)
+        self._is_empty = received < len(buffer)
+        return received
 
     async def _received(self, receive: Callable[[Any], Any], into: Any, seconds_max: float) -> Any:
-        """What `receive` returns for `into` once something has arrived."""
+        """What `receive` returns for `into`, now or once something has arrived."""
+        if not self._is_empty:
+            try:
+                return receive(into)
+            except BlockingIOError:
+                pass
         loop = self._loop
         result: asyncio.Future[Any] = loop.create_future()
         self._arrival = receive, into, result
@@ -554,6 +557,7 @@ class PlainTransport(SocketTransport):
     def _arrived(self) -> None:
         """Receive for who waits. The loop calls this as long as there is something to be received."""
         if self._arrival is None:
+            self._is_empty = False
             self._unwatch()
             return
         receive, into, result = self._arrival

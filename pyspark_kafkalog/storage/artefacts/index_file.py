@@ -114,6 +114,7 @@ class MappedIndex:
         self._max_index_bytes = max_index_bytes
         self._fs = fs
         self._fd = _NOT_OPEN
+        self._inode: int | None = None  # of the open file, once it was asked for
         self._map: Buffer = b""
         self._length_bytes = 0
         self._reserved_bytes = 0
@@ -299,7 +300,9 @@ class MappedIndex:
             found = os.stat(self._path)
         except FileNotFoundError:
             return False
-        return found.st_ino == os.fstat(self._fd).st_ino and found.st_size == self._length_bytes
+        if self._inode is None:
+            self._inode = os.fstat(self._fd).st_ino
+        return found.st_ino == self._inode and found.st_size == self._length_bytes
 
     def can_append_offset(self, offset: int) -> bool:
         """Whether `offset` relative to the base offset fits into an int32; if not, the segment rolls."""
@@ -347,7 +350,7 @@ class MappedIndex:
         self._entries = 0
         self._last_fields = None
         if self._fd != _NOT_OPEN:
-            fd, self._fd = self._fd, _NOT_OPEN
+            fd, self._fd, self._inode = self._fd, _NOT_OPEN, None
             self._fs.close(fd)
 
     def __enter__(self: _Index) -> _Index:
@@ -376,7 +379,7 @@ class MappedIndex:
         kept = bytes(self._mapped()[: entries * self.entry_struct.size]) if entries else b""
         self._fs.write_file_atomic(self._path, kept, durable=False)
         fd = self._fs.open(self._path, os.O_RDWR)
-        old_fd, self._fd = self._fd, fd
+        old_fd, self._fd, self._inode = self._fd, fd, None
         self._fs.close(old_fd)
         self._entries = entries
         self._last_fields = None

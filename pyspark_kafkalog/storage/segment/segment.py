@@ -43,7 +43,7 @@ from pyspark_kafkalog.record.header import (
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex, TimestampOffset
 from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
-from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.below_root import status_of
 from pyspark_kafkalog.storage.filesystem import FileSystem, pread, preadv
 from pyspark_kafkalog.storage.names import (
     INDEX_SUFFIX,
@@ -82,6 +82,7 @@ class SegmentFiles:
         self.fs = fs
         self._paths: dict[str, Path] = {}
         self._fd = _CLOSED
+        self._inode: int | None = None  # of the open `.log`, once it was asked for
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._txn_index: TransactionIndex | None = None
@@ -213,7 +214,7 @@ class SegmentFiles:
 
     def _close_log(self) -> None:
         if self._fd != _CLOSED:
-            fd, self._fd = self._fd, _CLOSED
+            fd, self._fd, self._inode = self._fd, _CLOSED, None
             self.fs.close(fd)
 
 
@@ -378,19 +379,14 @@ class LogSegment(SegmentFiles):
         return self._size_bytes
 
     def is_in_place(self) -> bool:
-        """Whether the names still refer to the open files, which have the lengths that this writer has left.
-
-        The `.log` is opened for that, because a network file system may answer a stat from memory.
-        """
+        """Whether the names still refer to the open files, which have the lengths that this writer has left."""
         try:
-            fd = open_file(self.log_path)
+            found = status_of(self.log_path)
         except FileNotFoundError:
             return False
-        try:
-            found = os.fstat(fd)
-        finally:
-            os.close(fd)
-        is_same = found.st_ino == os.fstat(self.fd).st_ino and found.st_size == self.size_bytes
+        if self._inode is None:
+            self._inode = os.fstat(self.fd).st_ino
+        is_same = found.st_ino == self._inode and found.st_size == self.size_bytes
         return is_same and self.offset_index.is_in_place() and self.time_index.is_in_place()
 
     # What the segment holds

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from open_files import descriptors, descriptors_before
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.root.directories import remove_deleted
 from pyspark_kafkalog.storage import below_root
-from pyspark_kafkalog.storage.below_root import keep_directories
+from pyspark_kafkalog.storage.below_root import KeptDirectories, keep_directories
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.tiered.objects import DirectoryObjects
 from pyspark_kafkalog.tools.main import main
@@ -108,6 +109,45 @@ def test_operation_opens_each_directory_once_and_closes_it(tmp_path: Path, opene
     for _ in range(2):
         os.close(below_root.open_file(directories[0] / "file"))
     assert opened == [str(directories[0])] * 2
+
+
+def test_directories_that_are_kept_are_opened_once_while_they_stay_in_place(tmp_path: Path, opened: list[str]) -> None:
+    directories = [tmp_path / f"orders-{number}" for number in range(3)]
+    for each in directories:
+        each.mkdir()
+        (each / "file").write_text(each.name)
+    before = descriptors_before()
+    kept = KeptDirectories(2)
+
+    def read(directory: Path) -> str:
+        with kept:
+            with open(below_root.open_file(directory / "file")) as file:
+                text = file.read()
+            os.close(below_root.open_file(directory / "file"))
+        return text
+
+    for _ in range(3):
+        assert [read(each) for each in directories[:2]] == ["orders-0", "orders-1"]
+    assert opened == [str(each) for each in directories[:2]]
+    opened.clear()
+    directories[0].rename(tmp_path / "was")
+    with pytest.raises(FileNotFoundError):
+        read(directories[0])
+    directories[0].mkdir()
+    (directories[0] / "file").write_text("another")
+    assert read(directories[0]) == "another"
+    assert opened == [str(directories[0])] * 2
+    directories[1].rename(tmp_path / "elsewhere")
+    directories[1].symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LogDirError, match="symbolic link"):
+        read(directories[1])
+    assert read(directories[2]) == "orders-2"
+    with kept:
+        for each in (directories[0], directories[2]):
+            os.close(below_root.open_file(each / "file"))
+        assert descriptors() == before + 2
+    kept.close()
+    assert descriptors() == before
 
 
 def test_directory_that_is_a_link_is_refused_and_a_missing_one_asked_for_again(tmp_path: Path) -> None:

@@ -458,7 +458,7 @@ def test_many_more_partitions_than_stay_open_are_one_commit(tmp_path: Path) -> N
     for sequence in range(3):
         appends = [append(batch(producer=(7, 0, 3 * sequence)), "wide", at) for at in range(OPEN_LOGS + 9)]
         assert offsets(server.append(*appends)) == (3 * sequence, 3 * sequence + 2, False)
-    assert descriptors() - before <= 3 * OPEN_LOGS
+    assert descriptors() - before <= 3 * OPEN_LOGS + 16 + 1  # some of their directories, and the lock
     server.writer.close()
     assert descriptors() == before
 

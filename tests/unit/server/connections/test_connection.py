@@ -294,6 +294,32 @@ async def test_socket_is_watched_between_waits_until_something_arrives_that_nobo
         assert await receiving == b""
 
 
+class CountingSocket(socket.socket):
+    """Counts how often it is asked for what has arrived."""
+
+    asked = 0
+
+    def recv(self, *arguments: Any) -> bytes:
+        self.asked += 1
+        return super().recv(*arguments)
+
+
+async def test_socket_is_asked_once_for_each_thing_that_arrives_in_time() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with CountingSocket(fileno=ours.detach()) as counting, theirs, ThreadPoolExecutor(1) as executor:
+        transport = PlainTransport(counting, executor)
+        theirs.send(b"0123456789")
+        assert await transport.recv(10, 60.0) == b"0123456789"  # all that was asked for: there may be more
+        for asked in (3, 4, 5):
+            receiving = asyncio.create_task(transport.recv(10, 60.0))
+            await asyncio.sleep(0)
+            theirs.send(b"some")
+            assert await receiving == b"some"
+            assert counting.asked == asked
+        transport.close()
+
+
 async def test_lost_connection_ends_the_wait() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     client = socket.create_connection(listener.getsockname())
