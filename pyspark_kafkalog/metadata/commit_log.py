@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, Protocol
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, KafkalogError
@@ -39,6 +40,7 @@ MAX_COMMIT_BYTES: Final = 16 << 20
 LEADER_EPOCH: Final = 0
 _INLINE_SHARE: Final = 16
 
+_varint: Final = lru_cache(maxsize=1024)(encode_varint)
 #: The parts of a record that are the same for all records of commits: attributes and the difference in time, the length
 #: of no key, and the number of headers. `encode_batch` would look at each record several times.
 _RECORD_HEAD: Final = bytes(2)
@@ -122,8 +124,8 @@ def encode_commit(base_offset: int, records: Sequence[MetadataRecord], timestamp
     body = bytearray()
     for delta, each in enumerate(records):
         value = encode_record(each)
-        head = _RECORD_HEAD + encode_varint(delta) + _NULL_KEY + encode_varint(len(value))
-        body += encode_varint(len(head) + len(value) + len(_NO_HEADERS))
+        head = _RECORD_HEAD + _varint(delta) + _NULL_KEY + _varint(len(value))
+        body += _varint(len(head) + len(value) + len(_NO_HEADERS))
         body += head
         body += value
         body += _NO_HEADERS
@@ -246,7 +248,7 @@ class OldCommits:
     start_offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class LoadedImage:
     """An image and the tail of the log behind it."""
 

@@ -16,13 +16,15 @@ writer that was admitted earlier is refused too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import FollowingEndedError, FollowingRootError, InvalidRecordError
 from pyspark_kafkalog.metadata.delta import ImageChanges
-from pyspark_kafkalog.metadata.image import Following, MetadataImage, PartitionImage, TopicImage
+from pyspark_kafkalog.metadata.image import Following, MetadataImage, PartitionImage, TopicImage, log_state
+from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, MetadataRecord, PartitionStateRecord
+from pyspark_kafkalog.storage.log.log_state import LogState
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.delta import ImageChanges
@@ -307,6 +309,66 @@ def check_invariants(
         wrong = invariant(commit)
         if wrong is not None:
             raise InvalidRecordError(f"the commit would break {invariant.__name__}: {wrong}")
+
+
+def image_after_appends(
+    image: MetadataImage, records: Sequence[MetadataRecord], *, timestamp_ms: int
+) -> MetadataImage | None:
+    """The image after a commit of `records` that only appends to logs on a file system, as most commits do.
+
+    It holds every invariant. None for any other commit, of which the delta makes the image.
+    """
+    if image.format.in_object_store or image.following is not None or len(image.topics) != len(image.topic_names):
+        return None
+    topics = dict(image.topics)
+    for record in records:
+        if type(record) is PartitionStateRecord:
+            topic = topics.get(image.topic_names.get(record.topic_id, ""))
+            if topic is None or not 0 <= record.partition < len(topic.partitions):
+                return None
+            partition, state = topic.partitions[record.partition], log_state(record)
+            if partition.has_extents or not _is_appended(partition.state, state):
+                return None
+            partitions = list(topic.partitions)
+            partitions[record.partition] = PartitionImage(
+                partition.partition, state, partition.segments, partition.runs, partition.producer_batches
+            )
+            topics[topic.name] = TopicImage(
+                topic.name, topic.topic_id, tuple(partitions), topic.configs, topic.offsets_ends
+            )
+        elif type(record) is not CommitRecord:
+            return None
+    return MetadataImage(
+        next_offset=image.next_offset + len(records),
+        last_timestamp_ms=max(image.last_timestamp_ms, timestamp_ms),
+        format=image.format,
+        topics=topics,
+        topic_names=image.topic_names,
+        broker_configs=image.broker_configs,
+        group_configs=image.group_configs,
+        brokers=image.brokers,
+        features=image.features,
+        transactional_ids=image.transactional_ids,
+        next_producer_id=image.next_producer_id,
+        acls=image.acls,
+        scram_credentials=image.scram_credentials,
+        client_quotas=image.client_quotas,
+        objects=image.objects,
+        dropped=image.dropped,
+        staging_horizon=image.staging_horizon,
+    )
+
+
+def _is_appended(was: LogState, now: LogState) -> bool:
+    """Whether a log without extents in a store may go from one state to the other, by every invariant."""
+    return (
+        0 <= now.log_start_offset == was.log_start_offset <= now.log_end_offset
+        and now.local_log_start_offset == was.local_log_start_offset == now.log_start_offset
+        and now.log_end_offset >= was.log_end_offset
+        and now.leader_epoch >= was.leader_epoch
+        and 0 <= now.active_base_offset <= now.log_end_offset
+        and now.active_size_bytes >= 0
+    )
 
 
 _SUPER_USERS: Final = "super.users"

@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafkalog.errors import (
@@ -43,7 +42,12 @@ from pyspark_kafkalog.metadata.commit_log import (
 )
 from pyspark_kafkalog.metadata.delta import apply, start_delta
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.invariants import check_follower, check_invariants, check_unchanged_by_others
+from pyspark_kafkalog.metadata.invariants import (
+    check_follower,
+    check_invariants,
+    check_unchanged_by_others,
+    image_after_appends,
+)
 from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, MetadataRecord
 from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot, Snapshots
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
@@ -82,7 +86,7 @@ class NewCommit:
     max_attempts: int = _MAX_ATTEMPTS
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class CommitOutcome:
     """The result of `MetadataStore.make`: the newest image, and the commit, None without records to commit."""
 
@@ -90,7 +94,7 @@ class CommitOutcome:
     commit: Commit | None
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class _Plan:
     """A commit to be published after `image`, which makes `after` of it."""
 
@@ -429,12 +433,14 @@ class MetadataStore:
             return None
         records = (header, *built)
         timestamp_ms = self._clock()
-        delta = start_delta(image, base_offset=image.next_offset, timestamp_ms=timestamp_ms)
-        delta.replay(records)
-        after = delta.build(image.next_offset + len(records))
-        if following_id is None:
-            check_unchanged_by_others(image, after, delta.changes)
-        check_invariants(image, after, delta.changes, is_follower=following_id is not None)
+        after = image_after_appends(image, records, timestamp_ms=timestamp_ms)
+        if after is None:
+            delta = start_delta(image, base_offset=image.next_offset, timestamp_ms=timestamp_ms)
+            delta.replay(records)
+            after = delta.build(image.next_offset + len(records))
+            if following_id is None:
+                check_unchanged_by_others(image, after, delta.changes)
+            check_invariants(image, after, delta.changes, is_follower=following_id is not None)
         return _Plan(image, records, timestamp_ms, after)
 
     def _publish(self, plan: _Plan, new: NewCommit) -> CommitOutcome:

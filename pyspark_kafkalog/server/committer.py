@@ -42,7 +42,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final, TypeAlias
 
@@ -57,6 +56,7 @@ from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.threads import start
 from pyspark_kafkalog.units import KIB, MIB, SECOND_MS
+from pyspark_kafkalog.values import quick_dataclass
 
 _LOG: Final = logging.getLogger(__name__)
 #: A commit takes at most so many units, which bounds the time for which the root is locked.
@@ -78,7 +78,7 @@ _Submitted: TypeAlias = tuple[CommitUnit, Appended]
 _Commit: TypeAlias = Callable[[Sequence[CommitUnit]], "Sequence[UnitResult] | None"]
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class _Ended:
     """A commit that was made, or has failed: a result for each unit, and the partitions that it changed."""
 

@@ -40,19 +40,36 @@ Source of the frame: org.apache.kafka.server.common.serialization.AbstractApiMes
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from functools import cache
 from typing import Final, TypeVar
 
 from pyspark_kafkalog.errors import UnsupportedFormatError
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.metadata.messages.metadata_records import METADATA_RECORDS, MetadataRecord
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    METADATA_RECORDS,
+    AppendedBatches,
+    CommitRecord,
+    MetadataRecord,
+    PartitionStateRecord,
+    ProducerState,
+)
 from pyspark_kafkalog.metadata.messages.schema import MessageReader, write_unsigned_varint
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.storage.names import decode_uuid
 
 FRAME_VERSION: Final = 1
 NATIVE_API_KEYS_FROM: Final = 20_000
 NO_TRANSACTION_VERSION: Final = -1
+
+#: The longest text whose length takes one byte.
+_SHORT_TEXT_MAX: Final = 126
+#: From the topic's id to the bytes since the last index entry.
+_STATE: Final = struct.Struct(">16siiqqqqqqqq")
+#: Tagged fields: tag, size, that it is not null, the fields of the struct, and that it has no tagged fields itself.
+_PRODUCER: Final = struct.Struct(">BBBqhiqiqiqB")
+_APPENDED: Final = struct.Struct(">BBBqqqB")
 
 _Record = TypeVar("_Record", bound=Message)
 
@@ -65,8 +82,15 @@ def _types_by_api_key() -> Mapping[int, type[MetadataRecord]]:
 def encode_record(record: Message, *, version: int | None = None) -> bytes:
     """The value of a metadata record, or one of `__remote_log_metadata`, in `version` or the one that Kafka 4.1 writes.
 
-    Raises InvalidRecordError for values that its schema does not allow.
+    The records of commits that append are packed at once. Raises InvalidRecordError for values that its schema does not
+    allow.
     """
+    packed = packed_record(record) if version is None else None
+    return encode_by_schema(record, version=version) if packed is None else packed
+
+
+def encode_by_schema(record: Message, *, version: int | None = None) -> bytes:
+    """As `encode_record`, field by field."""
     schema = record.schema()
     version = schema.written_version if version is None else version
     out = bytearray(_frame(schema.api_key, version))
@@ -81,11 +105,58 @@ def frame_of(record_type: type[Message]) -> bytes:
 
 
 @cache
+def record_frame(record_type: type[Message]) -> bytes:
+    """What the value of a record of this type begins with, in the version that is written."""
+    schema = record_type.schema()
+    return _frame(schema.api_key, schema.written_version)
+
+
+@cache
 def _frame(api_key: int, version: int) -> bytes:
     out = bytearray()
     for number in (FRAME_VERSION, api_key, version):
         write_unsigned_varint(out, number)
     return bytes(out)
+
+
+def packed_record(record: Message) -> bytes | None:
+    """What `encode_by_schema` returns for a record that most commits have; None for another one, or unusual values."""
+    try:
+        if type(record) is PartitionStateRecord:
+            return _packed_state(record)
+        if type(record) is CommitRecord:
+            return _packed_commit(record)
+    except (struct.error, ValueError, TypeError, AttributeError):
+        pass  # the schema names the field
+    return None
+
+
+def _packed_commit(record: CommitRecord) -> bytes | None:
+    commit_id, operation, *others = CommitRecord.values_of(record)
+    text = operation.encode()
+    if others != [*CommitRecord.DEFAULTS.values()][2:] or len(text) > _SHORT_TEXT_MAX:
+        return None
+    return b"%b%b%c%b\0" % (record_frame(CommitRecord), decode_uuid(commit_id), len(text) + 1, text)
+
+
+def _packed_state(record: PartitionStateRecord) -> bytes | None:
+    topic_id, *others = PartitionStateRecord.values_of(record)
+    producer, first_unstable_offset, local_log_start_offset, appended, unknown = others[10:]
+    if first_unstable_offset != -1 or local_log_start_offset != -1 or unknown:
+        return None
+    tags_count = (producer is not None) + (appended is not None)
+    packed = record_frame(PartitionStateRecord) + _STATE.pack(decode_uuid(topic_id), *others[:10]) + b"%c" % tags_count
+    if producer is not None:
+        *values, unknown = ProducerState.values_of(producer)
+        if unknown:
+            return None
+        packed += _PRODUCER.pack(0, _PRODUCER.size - 2, 1, *values, 0)
+    if appended is not None:
+        *values, unknown = AppendedBatches.values_of(appended)
+        if unknown:
+            return None
+        packed += _APPENDED.pack(3, _APPENDED.size - 2, 1, *values, 0)
+    return packed
 
 
 def decode_record(value: Buffer, *, file: str = "<record>", file_position: int = 0) -> MetadataRecord:

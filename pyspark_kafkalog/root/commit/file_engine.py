@@ -271,12 +271,10 @@ class _LeaderAppend:
 
     def appended(self) -> AppendedBatches:
         """The range for the history."""
-        parts = self._plan.parts
-        return AppendedBatches(
-            first_offset=int(parts[0].batches["base_offset"][0]),
-            records=sum(int(each.batches["records_count"].sum()) for each in parts),
-            bytes=self.size_bytes,
-        )
+        first_offset = int(self._plan.parts[0].batches["base_offset"][0])
+        # A leader stores no batch with gaps.
+        records = self._plan.next_offset - first_offset
+        return AppendedBatches(first_offset=first_offset, records=records, bytes=self.size_bytes)
 
 
 def _joined(parts: Sequence[LeaderBatches]) -> tuple[NDArray[np.uint8], NDArray[np.void]]:

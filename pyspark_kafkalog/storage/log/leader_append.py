@@ -93,6 +93,7 @@ from pyspark_kafkalog.storage.log.producers import (
 )
 from pyspark_kafkalog.storage.log.unified_log import check_batch_size, stamp
 from pyspark_kafkalog.units import INT16_MAX, INT64_MAX, INT64_MIN
+from pyspark_kafkalog.values import quick_dataclass
 
 #: The name in errors for batches that are not in a file yet.
 REQUEST: Final = "<produce request>"
@@ -108,7 +109,7 @@ _RECORDS_COUNT: Final = struct.Struct(">i")
 _LEADER_EPOCH: Final = struct.Struct(">i")
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class LeaderBatches:
     """Checked batches with their final headers: `batches` (BATCH_DTYPE) has their positions in `data`."""
 

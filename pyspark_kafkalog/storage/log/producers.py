@@ -210,7 +210,7 @@ def producer_batches(
         )
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class AppendedProducers:
     """What an append that was checked means for producers: its batches with a producer id, and the states after it."""
 

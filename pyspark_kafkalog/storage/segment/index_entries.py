@@ -15,8 +15,6 @@ appended to batch by batch, without a restart, and then closed: trimmed, with th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -42,7 +40,7 @@ class SegmentCounters:
     bytes_since_last_index_entry: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class IndexEntries:
     """Entries that a run of batches adds: offsets with positions, timestamps with offsets."""
 
@@ -52,7 +50,7 @@ class IndexEntries:
     time_offsets: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass(frozen=True, slots=True)
 class RunPlan:
     """The number of batches of a run that fit into the segment before it must roll, their entries, and the counters
     after them."""
