@@ -13,6 +13,7 @@ In reading order:
 - roles: whether a server writes or only reads, the change while it runs, and which function handles which request
 - metadata: ApiVersions, Metadata, FindCoordinator, and the topics as requests name them
 - produce: Produce, and the checks of its batches
+- straight_produce: the usual Produce, read at fixed places and answered by one structure
 - metrics: what the server has done, and its HTTP end point
 - workers: several server processes on one machine
 

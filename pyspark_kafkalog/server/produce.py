@@ -36,7 +36,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -176,6 +176,17 @@ class Slots:
         self._free += 1
 
 
+def needs_check(context: ServerContext, topic: str, batch: memoryview, header: BatchHeader) -> bool:
+    """Whether a batch is costly, or is too large to be compressed again inside of a commit."""
+    if is_costly(batch, header):
+        return True
+    codec = header.compression_bits
+    if codec == CompressionType.NONE or codec not in CODECS or len(batch) <= _REWRITTEN_BYTES_MAX:
+        return False
+    config = _topic_config(context, topic)
+    return config is not None and config.stored_compression(CompressionType(codec)) != codec
+
+
 class BatchChecks:
     """The checks of one server. Used in the event loop's thread."""
 
@@ -183,16 +194,6 @@ class BatchChecks:
         self._quick = Slots(_QUICK_TOGETHER)
         self._checks = Slots(_CHECKS_TOGETHER)
         self._long = Slots(1)
-
-    def is_needed(self, context: ServerContext, topic: str, batch: memoryview, header: BatchHeader) -> bool:
-        """Whether a batch is costly, or is too large to be compressed again inside of a commit."""
-        if is_costly(batch, header):
-            return True
-        codec = header.compression_bits
-        if codec == CompressionType.NONE or codec not in CODECS or len(batch) <= _REWRITTEN_BYTES_MAX:
-            return False
-        config = _topic_config(context, topic)
-        return config is not None and config.stored_compression(CompressionType(codec)) != codec
 
     async def check(self, context: ServerContext, session: Session, append: LeaderAppend) -> LeaderAppend:
         """The append with its batch checked, or as it was if its topic does not exist. Raises KafkalogError."""
@@ -275,7 +276,7 @@ async def refuse_producer_id(context: ServerContext, request: Request[InitProduc
 
 
 _ACKS: Final = (-1, 0, 1)
-_TOPIC_IDS_FROM: Final = 13
+TOPIC_IDS_FROM: Final = 13
 _ZSTD_FROM: Final = 7
 #: Errors of batches that a partition has looked at: the answer tells where its log starts.
 _TELLS_LOG_START: Final = frozenset(
@@ -287,7 +288,7 @@ _TELLS_LOG_START: Final = frozenset(
     }
 )
 #: The attachment of a session with the submission of the last request, while that lasts.
-_SUBMITTING: Final = "produce submission"
+SUBMITTING: Final = "produce submission"
 #: Kafka's admin client: the only one that may write to internal topics.
 _ADMIN_CLIENT: Final = "__admin_client"
 
@@ -345,7 +346,7 @@ class Produces:
             for batch in batches:
                 batch.refuse(_refusal(batch.index, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
                 await budget.step()
-        if _SUBMITTING in session.attachments or any(each.is_costly for each in batches):
+        if SUBMITTING in session.attachments or any(each.is_costly for each in batches):
             async with _after_earlier(session):
                 for batch in batches:
                     if batch.is_costly and batch.append is not None:
@@ -366,17 +367,7 @@ class Produces:
             if failed:
                 raise CloseConnection(f"a Produce with acks 0 failed: {failed}")
             return None
-        remaining = iter(answers)
-        return ProduceResponse(
-            responses=tuple(
-                TopicProduceResponse(
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                    partition_responses=tuple(islice(remaining, len(topic.partition_data))),
-                )
-                for topic in body.topic_data
-            )
-        )
+        return _response(body, answers)
 
     def _batch(
         self, context: ServerContext, request: AnyRequest, topic: str, topic_id: str | None, data: PartitionProduceData
@@ -391,7 +382,7 @@ class Produces:
         if header.compression_bits == CompressionType.ZSTD and request.api_version < _ZSTD_FROM:
             return _Batch(topic, data.index, answer=_refusal(data.index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
         append = LeaderAppend(topic_partition=TopicPartition(topic, data.index), data=view, topic_id=topic_id)
-        is_costly = self._checks.is_needed(context, topic, view, header)
+        is_costly = needs_check(context, topic, view, header)
         return _Batch(topic, data.index, append, header, is_costly)
 
     async def _check(self, context: ServerContext, session: Session, batch: _Batch, append: LeaderAppend) -> None:
@@ -418,20 +409,45 @@ class Produces:
         return submitted
 
 
+def _response(body: ProduceRequest, answers: Iterable[PartitionProduceResponse]) -> ProduceResponse:
+    """The response with the answers for all partitions, in their order."""
+    remaining = iter(answers)
+    return ProduceResponse(
+        responses=tuple(
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=tuple(islice(remaining, len(topic.partition_data))),
+            )
+            for topic in body.topic_data
+        )
+    )
+
+
+def failed_response(
+    context: ServerContext, topic: str, body: ProduceRequest, failure: BaseException
+) -> ProduceResponse:
+    """The response to a request with one batch, for `topic`, whose unit failed. Raises `failure` if it is a defect."""
+    batch = _Batch(topic, body.topic_data[0].partition_data[0].index)
+    answer = _committed(context, batch, failure)
+    _count(context, batch, answer)
+    return _response(body, (answer,))
+
+
 @contextlib.asynccontextmanager
 async def _after_earlier(session: Session) -> AsyncIterator[None]:
     """Submits a request of the connection in the block, after the earlier ones: the next one waits until it ends."""
-    earlier = session.attachments.get(_SUBMITTING)
+    earlier = session.attachments.get(SUBMITTING)
     submitted = asyncio.get_running_loop().create_future()
-    session.attachments[_SUBMITTING] = submitted
+    session.attachments[SUBMITTING] = submitted
     try:
         if isinstance(earlier, asyncio.Future):
             await asyncio.wait((earlier,))
         yield
     finally:
         submitted.set_result(None)
-        if session.attachments[_SUBMITTING] is submitted:
-            del session.attachments[_SUBMITTING]
+        if session.attachments[SUBMITTING] is submitted:
+            del session.attachments[SUBMITTING]
 
 
 def _count(context: ServerContext, batch: _Batch, answer: PartitionProduceResponse) -> None:
@@ -449,7 +465,7 @@ def _check_topic(
 ) -> tuple[ErrorCode, str, str | None]:
     """An error for all of the topic's partitions, its name and, if the request has it, its id."""
     name, topic_id = topic.name, None
-    if request.api_version >= _TOPIC_IDS_FROM:
+    if request.api_version >= TOPIC_IDS_FROM:
         topic_id = topic.topic_id
         found = current_topic_name(context, topic_id)
         if found is None:

@@ -35,7 +35,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.metadata.messages.schema import Piece
 from pyspark_kafkalog.protocol.api import ApiKey
-from pyspark_kafkalog.server.connections.dispatch import Dispatcher, Exchange, LongExchange, TokenExchange
+from pyspark_kafkalog.server.connections.dispatch import AnyExchange, Dispatcher
 from pyspark_kafkalog.server.connections.request_bytes import (
     SMALL_REQUEST_BYTES,
     HeldRequest,
@@ -359,7 +359,7 @@ class _Begun:
 
     def __init__(
         self,
-        exchange: Exchange | LongExchange | TokenExchange,
+        exchange: AnyExchange,
         held: HeldRequest,
         handled: Callable[[_Begun], None],
     ) -> None:

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias, cast
@@ -36,6 +36,7 @@ from pyspark_kafkalog.server.request_errors import error_code_of, text_for_clien
 from pyspark_kafkalog.server.roles import Roles
 from pyspark_kafkalog.server.security.connection_policy import ConnectionPolicy
 from pyspark_kafkalog.server.security.sasl import SaslAuthenticator
+from pyspark_kafkalog.server.straight_produce import Handled, StraightProduce, parse_usual, straight_append
 from pyspark_kafkalog.values import quick_dataclass
 
 _LOG: Final = logging.getLogger(__name__)
@@ -77,10 +78,6 @@ _LONG_ANSWERS: Final = frozenset(
 )
 
 
-#: Called after each handled request with its API and version, the seconds that it took and its top-level error code.
-Handled: TypeAlias = Callable[[ApiKey, int, float, int], None]
-
-
 class Dispatcher:
     """Finds the handler of each request."""
 
@@ -90,8 +87,11 @@ class Dispatcher:
         self._handled = handled
         self._long_requests = asyncio.Semaphore(_LONG_REQUESTS_MAX)
 
-    async def open(self, frame: bytearray, session: Session) -> Exchange | LongExchange | TokenExchange:
+    async def open(self, frame: bytearray, session: Session) -> AnyExchange:
         """The exchange that the frame begins. Raises CloseConnection for one that is not answered."""
+        straight = self._straight(frame, session)
+        if straight is not None:
+            return straight
         sasl = self._policy.sasl
         if sasl is not None and sasl.expects_token(session):
             return TokenExchange(sasl, session, bytes(frame))
@@ -108,6 +108,27 @@ class Dispatcher:
             raise CloseConnection(str(error)) from None
         exchange = Exchange(role.context, self._policy, parsed, handler, body, session, len(frame), self._handled)
         return LongExchange(exchange, frame, self._long_requests) if parsed.has_many_elements else exchange
+
+    def _straight(self, frame: bytearray, session: Session) -> StraightProduce | None:
+        """The exchange of a usual Produce of a client without quotas; None if the general way has to decide."""
+        request = parse_usual(frame)
+        context, sasl, quotas = self._roles.current.context, self._policy.sasl, self._policy.quotas
+        if request is None or context.native is None:
+            return None
+        if quotas.has(PRODUCER_BYTE_RATE) or quotas.has(REQUEST_PERCENTAGE):
+            return None
+        if sasl is not None and (sasl.expects_token(session) or not sasl.admits(session, ApiKey.PRODUCE)):
+            return None
+        append = straight_append(context, session, frame, request)
+        if append is None:
+            return None
+
+        def answer(handler: Handler) -> Awaitable[Sequence[Piece] | None]:
+            parsed = parse_request(frame)
+            body, size_bytes = parsed.body(), len(frame)
+            return Exchange(context, self._policy, parsed, handler, body, session, size_bytes, self._handled).handle()
+
+        return StraightProduce(context, request, append, self._handled, answer)
 
     def _body(self, parsed: ParsedRequest) -> Message | None:
         """The body of a request; None if it has too many elements to be read here."""
@@ -318,3 +339,6 @@ class TokenExchange:
         except AuthenticationError as error:
             raise CloseConnection(str(error)) from None
         return [_TOKEN_SIZE.pack(len(answer.token)) + answer.token]
+
+
+AnyExchange: TypeAlias = Exchange | LongExchange | StraightProduce | TokenExchange

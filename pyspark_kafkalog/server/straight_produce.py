@@ -1,0 +1,203 @@
+"""The straight way of the usual Produce: one batch for one partition, read at fixed places, answered by one structure.
+
+    request      version 9 or later, acks 1 or all, no transaction, one topic that exists, one partition
+    client       authenticated if it has to be, may write to the topic, and no quota is set
+    batch        a whole one of format v2; if it is compressed, one that takes the committer no time to check
+
+Everything else, and every error, is for the general way (`connections/dispatch.py`, `produce.py`), which parses, checks
+and encodes any request. Both submit the same unit, count the same metrics and answer with the same bytes; a property
+test sends arbitrary requests both ways. Nothing here changes the frame or outlives the request.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
+from pyspark_kafkalog.metadata.messages.schema import Piece
+from pyspark_kafkalog.metadata.messages.struct_codec import encode_uuid
+from pyspark_kafkalog.protocol.api import FRAME_SIZE, ApiKey
+from pyspark_kafkalog.protocol.messages.records import ProduceRequest, ProduceResponse
+from pyspark_kafkalog.record.header import (
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_V2,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    RECORDS_COUNT_AT,
+    TRANSACTIONAL_MASK,
+    parse_header,
+)
+from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend
+from pyspark_kafkalog.server.context import Handler, Request, ServerContext, Session
+from pyspark_kafkalog.server.produce import SUBMITTING, TOPIC_IDS_FROM, failed_response, needs_check
+from pyspark_kafkalog.storage.log.leader_append import REQUEST
+from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
+from pyspark_kafkalog.values import quick_dataclass
+
+_VERSIONS: Final = range(9, 14)
+#: API key, version, correlation id, length of the client id.
+_HEAD: Final = struct.Struct(">hhih")
+#: After the client id: no tagged fields of the header, no transactional id, acks, timeout, one topic.
+_BODY: Final = struct.Struct(">BBhiB")
+#: After the topic: one partition, and its number.
+_PARTITION: Final = struct.Struct(">Bi")
+#: Of a batch: base offset, length, leader epoch, magic, CRC, attributes, last offset delta; and the number of records.
+_BATCH: Final = struct.Struct(">qiibIhi")
+_RECORDS_COUNT: Final = struct.Struct(">i")
+_ONE: Final = 2  # the length of a compact array is one more
+_UUID_BYTES: Final = 16
+_TEXT_MAX: Final = 0x7F
+_VARINT_SHIFTS: Final = range(0, 35, 7)
+_NO_TAGS: Final = bytes(3)  # of the partition, the topic, the request
+_OFFSET_MAX: Final = 1 << 62
+
+#: Size, correlation id, no tagged fields of the header, one topic; then its id or name.
+_ANSWER_HEAD: Final = struct.Struct(">iiBB")
+#: One partition: its number, error code, base offset, append time, log start; no errors of records, no message, no
+#: tagged fields, also of the topic; the throttle time, no tagged fields.
+_ANSWER: Final = struct.Struct(">BihqqqBBBBiB")
+_NOTHING_MORE: Final = 1, 0, 0, 0, 0, 0
+
+#: Has a handler answer the request in the general way.
+Answer: TypeAlias = Callable[[Handler], Awaitable["Sequence[Piece] | None"]]
+#: Counts a handled request: its API and version, the seconds that it took, its top-level error code.
+Handled: TypeAlias = Callable[[ApiKey, int, float, int], None]
+
+
+@quick_dataclass(frozen=True, slots=True)
+class UsualProduce:
+    """A Produce of the usual form: `topic` is its id or name as in the frame, the batch is in frame[begin:end]."""
+
+    api_version: int
+    correlation_id: int
+    topic: bytes
+    partition: int
+    begin: int
+    end: int
+    compression_bits: int
+    records_count: int
+
+
+def parse_usual(frame: bytearray) -> UsualProduce | None:
+    """The request in a frame; None if it is not of the usual form, or damaged."""
+    try:
+        api_key, version, correlation_id, length = _HEAD.unpack_from(frame)
+        if api_key != ApiKey.PRODUCE or version not in _VERSIONS:
+            return None
+        at = _HEAD.size + max(length, 0)
+        tags, transactional_id, acks, _, topics = _BODY.unpack_from(frame, at)
+        if tags or transactional_id or acks not in (-1, 1) or topics != _ONE:
+            return None
+        at += _BODY.size
+        size = _UUID_BYTES if version >= TOPIC_IDS_FROM else frame[at]
+        if size > _TEXT_MAX:
+            return None
+        topic = bytes(frame[at : at + size])
+        partitions, index = _PARTITION.unpack_from(frame, at + size)
+        at += size + _PARTITION.size
+        size = 0
+        for shift in _VARINT_SHIFTS:
+            byte = frame[at]
+            at += 1
+            size |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+        else:
+            return None
+        end = at + size - 1
+        if partitions != _ONE or len(frame) != end + len(_NO_TAGS) or frame[end:] != _NO_TAGS:
+            return None
+        base_offset, length, _, magic, _, attributes, last_delta = _BATCH.unpack_from(frame, at)
+        (count,) = _RECORDS_COUNT.unpack_from(frame, at + RECORDS_COUNT_AT)
+    except (struct.error, IndexError):
+        return None
+    is_whole = magic == MAGIC_V2 and length + LOG_OVERHEAD_BYTES == end - at >= RECORD_BATCH_OVERHEAD_BYTES
+    is_numbered = 0 <= base_offset < _OFFSET_MAX and last_delta >= 0 and count >= 0
+    if not is_whole or not is_numbered or attributes & (TRANSACTIONAL_MASK | CONTROL_MASK):
+        return None
+    return UsualProduce(version, correlation_id, topic, index, at, end, attributes & COMPRESSION_MASK, count)
+
+
+class StraightProduce:
+    """A usual Produce that is to be handled and answered, as an Exchange (connections/dispatch.py)."""
+
+    __slots__ = ("_answer", "_append", "_context", "_handled", "_request")
+
+    api_key = ApiKey.PRODUCE
+    is_long = False
+
+    def __init__(
+        self, context: ServerContext, request: UsualProduce, append: LeaderAppend, handled: Handled, answer: Answer
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._append = append
+        self._handled = handled
+        self._answer = answer
+
+    async def handle(self) -> Sequence[Piece] | None:
+        """As Exchange.handle."""
+        began_s = time.perf_counter()
+        request, append = self._request, self._append
+        topic, size_bytes = append.topic_partition.topic, request.end - request.begin
+        try:
+            unit = CommitUnit(appends=(append,), size_bytes=size_bytes)
+            (appended,) = await self._context.committer.submit(unit)
+        except Exception as error:
+            failure = error.with_traceback(None)  # its frames would keep the batch
+        else:
+            self._context.traffic.produced(topic, records=request.records_count, size_bytes=size_bytes)
+            self._handled(ApiKey.PRODUCE, request.api_version, time.perf_counter() - began_s, 0)
+            return (_packed_answer(request, appended),)
+
+        async def failed(context: ServerContext, general: Request[ProduceRequest]) -> ProduceResponse:
+            return failed_response(context, topic, general.body, failure)
+
+        return await self._answer(failed)
+
+
+def straight_append(
+    context: ServerContext, session: Session, frame: bytearray, request: UsualProduce
+) -> LeaderAppend | None:
+    """The append of a usual request to a server that writes; None if the general way has to decide."""
+    if SUBMITTING in session.attachments:
+        return None
+    image = context.image()
+    topic_id, name = None, None
+    if request.api_version >= TOPIC_IDS_FROM:
+        topic_id = encode_uuid(request.topic)
+        name = image.topic_names.get(topic_id)
+    else:
+        name = request.topic[1:].decode(errors="replace")
+    if name is None or name in INTERNAL_TOPICS or name not in image.topics:
+        return None
+    if not context.guard.allows(session, AclOperation.WRITE, ResourceType.TOPIC, name, logs_denial=False):
+        return None
+    batch = memoryview(frame)[request.begin : request.end]
+    if request.compression_bits:
+        try:
+            header = parse_header(batch, 0, file=REQUEST, file_position=0)
+        except KafkalogError:
+            return None
+        if needs_check(context, name, batch, header):
+            return None
+    return LeaderAppend(topic_partition=TopicPartition(name, request.partition), data=batch, topic_id=topic_id)
+
+
+def _packed_answer(request: UsualProduce, appended: AppendedRange) -> bytes:
+    size = _ANSWER_HEAD.size - FRAME_SIZE.size + len(request.topic) + _ANSWER.size
+    answer = _ANSWER.pack(
+        _ONE,
+        request.partition,
+        0,
+        appended.first_offset,
+        appended.log_append_time_ms,
+        appended.log_start_offset,
+        *_NOTHING_MORE,
+    )
+    return _ANSWER_HEAD.pack(size, request.correlation_id, 0, _ONE) + request.topic + answer
