@@ -9,7 +9,8 @@ the commit leaves the file behind; nothing refers to it.
 Failed tasks, second copies of tasks and killed processes leave files that no commit will take. These go
 
     with the commit      files of the same write, of the same query up to the micro-batch, and of fenced incarnations,
-                         in the partitions written to
+                         in the partitions written to; where that does not list the directory (log/loader), with a later
+                         commit
     with the abort       all files of the write; a second copy of a task that still runs may leave one
     with the next try    the write id of a micro-batch names query, batch and run: a task that writes to a partition
                          first removes what earlier runs have left there for this batch, or for batches before it,

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -41,11 +41,13 @@ from pyspark_kafkalog.root.directories import ensure_partition_directory
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.below_root import KeptDirectories, open_file
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, beside, in_parallel, share_of_descriptors
+from pyspark_kafkalog.storage.log.loader import LeftLog, leave
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import advance
 from pyspark_kafkalog.storage.log.producers import ProducerStateManager
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition, offset_file_name, partition_path
+from pyspark_kafkalog.storage.segment.segment import LogSegment
 from pyspark_kafkalog.units import MIB
 
 _LOG: Final = logging.getLogger(__name__)
@@ -77,8 +79,13 @@ class PartitionLogs:
     def at(cls, root: Path, image: MetadataImage, *, clock: Callable[[], int], fs: FileSystem) -> PartitionLogs:
         return cls(root, image, broker_config(image), clock, fs)
 
-    def resume(self, topic_partition: TopicPartition, state: LogState) -> UnifiedLog:
-        """The partition's log, without the bytes after `state`. Raises UnknownTopicError, CorruptRecordError."""
+    def resume(
+        self, topic_partition: TopicPartition, state: LogState, staged: Collection[str] | None = None
+    ) -> UnifiedLog:
+        """The partition's log, without the bytes after `state`; `staged` as in `UnifiedLog.resume`.
+
+        Raises UnknownTopicError, CorruptRecordError.
+        """
         return UnifiedLog.resume(
             partition_path(self.root, topic_partition),
             self.broker_config.log_config(self.image.topic(topic_partition.topic).configs),
@@ -86,6 +93,7 @@ class PartitionLogs:
             clock=self.clock,
             fs=self.fs,
             producer_id_expiration_ms=self.broker_config.producer_id_expiration_ms,
+            staged=staged,
         )
 
 
@@ -160,10 +168,18 @@ class OpenLogs:
         """A commit begins: others may have written since the last one."""
         self._checked.clear()
 
-    def open(self, image: MetadataImage, topic_partition: TopicPartition, *, may_resume: bool = True) -> OpenLog:
+    def open(
+        self,
+        image: MetadataImage,
+        topic_partition: TopicPartition,
+        *,
+        may_resume: bool = True,
+        staged: Collection[str] | None = None,
+    ) -> OpenLog:
         """The partition's log as of `image`, for an append. Raises UnknownTopicError, CorruptRecordError, OSError.
 
-        Unless it `may_resume`, LogNotKeptError is raised for a log that would have to be read.
+        Unless it `may_resume`, LogNotKeptError is raised for a log that would have to be read. `staged`: the names of
+        the files to append, if only these are.
         """
         kept = self._logs.get(topic_partition)
         if kept is not None and topic_partition in self._checked:
@@ -182,7 +198,7 @@ class OpenLogs:
         if kept is not None:
             del self._logs[topic_partition]
             kept.log.suspend()
-        opened = self._resume(image, topic_partition, state)
+        opened = self._resume(image, topic_partition, state, staged)
         self._logs[topic_partition] = opened
         self._checked.add(topic_partition)
         while len(self._logs) > self.capacity:
@@ -195,7 +211,7 @@ class OpenLogs:
         if kept is not None:
             if state.active_base_offset != kept.state.active_base_offset:
                 with contextlib.suppress(OSError):  # what was committed stays committed
-                    _close_inactive(kept.log, kept.state.active_base_offset)
+                    _close_inactive(kept.log, kept.log.segments.from_offset(kept.state.active_base_offset))
             kept.state = state
             kept.leader_epoch = state.leader_epoch
             epochs = kept.log.epochs.entries
@@ -220,13 +236,19 @@ class OpenLogs:
 
     # Resuming
 
-    def _resume(self, image: MetadataImage, topic_partition: TopicPartition, state: LogState) -> OpenLog:
+    def _resume(
+        self,
+        image: MetadataImage,
+        topic_partition: TopicPartition,
+        state: LogState,
+        staged: Collection[str] | None,
+    ) -> OpenLog:
         topic = image.topic(topic_partition.topic)
         of_directory = None
         if state.log_start_offset == state.log_end_offset:  # it may never have had records
             of_directory = ensure_partition_directory(self._root, topic_partition, topic.topic_id, self._fs)
         logs = PartitionLogs(self._root, image, self._configs.broker(image), self._clock, self._fs)
-        log = logs.resume(topic_partition, state)
+        log = logs.resume(topic_partition, state, staged)
         if of_directory is not None:
             log.flush_also(of_directory)
         try:
@@ -248,7 +270,7 @@ class OpenLogs:
         else:
             known = _Producers(topic_id, log.producers, self._clock())
         self._producers[topic_partition] = known
-        _close_inactive(log, log.segments.first.base_offset)
+        _close_inactive(log, log.segments.made)
         while len(self._producers) > KEPT_PRODUCERS:
             del self._producers[next(iter(self._producers))]
 
@@ -260,10 +282,10 @@ class OpenLogs:
             known.checked_ms = now_ms
 
 
-def _close_inactive(log: UnifiedLog, base_offset: int) -> None:
-    """Close the files of all segments from `base_offset` on but the active one, or each roll would keep three open."""
+def _close_inactive(log: UnifiedLog, segments: Iterable[LogSegment]) -> None:
+    """Close the files of the segments unless one is the active one, or each roll would keep three open."""
     with contextlib.ExitStack() as closing:
-        for segment in log.segments.from_offset(base_offset):
+        for segment in segments:
             if segment.is_open and segment is not log.active_segment:
                 closing.callback(segment.close_files)
 
@@ -432,7 +454,7 @@ class FileCommits:
         Raises CommitConflictError if the commit does not hold, and what the appends raise.
         """
         try:
-            states, unflushed = self._append(image, appends)
+            states, unflushed, left = self._append(image, appends)
 
             def build(newest: MetadataImage) -> Sequence[MetadataRecord]:
                 if newest is not image:
@@ -464,13 +486,17 @@ class FileCommits:
             # As the image has it: to compare a state with itself takes no time.
             state = outcome.image.partition(topic_partition.topic, topic_partition.partition).state
             self.logs.committed(topic_partition, state)
+            if topic_partition in left:
+                leave(left[topic_partition], state)
         return outcome
 
     def _append(
         self, image: MetadataImage, appends: Sequence[PartitionAppend]
-    ) -> tuple[dict[TopicPartition, LogState], list[UnifiedLog]]:
-        """Append to all partitions; returns the new states, and the logs that are still to be flushed."""
+    ) -> tuple[dict[TopicPartition, LogState], list[UnifiedLog], dict[TopicPartition, LeftLog]]:
+        """Append to all partitions; returns the new states, the logs that are still to be flushed, and how logs that
+        are not kept are left."""
         states: dict[TopicPartition, LogState] = {}
+        left: dict[TopicPartition, LeftLog] = {}
         unflushed: list[UnifiedLog] = []
         count = self.logs.capacity
         for at in range(0, len(appends), count):
@@ -484,7 +510,10 @@ class FileCommits:
                 else:
                     unflushed.append(log)
                     states[each.topic_partition] = each.state_of(log)
-        return states, unflushed
+                    as_left = log.as_left() if self._appends_files else None
+                    if as_left is not None:
+                        left[each.topic_partition] = as_left
+        return states, unflushed, left
 
     def _appended(self, image: MetadataImage, appends: Sequence[PartitionAppend]) -> Iterable[UnifiedLog | None]:
         """Append; the log of each partition."""

@@ -175,7 +175,8 @@ class _StagedAppend:
         self._files = files
 
     def append_to(self, logs: OpenLogs, image: MetadataImage) -> UnifiedLog:
-        opened = logs.open(image, self.topic_partition)
+        own = {each.name for each in self._files}
+        opened = logs.open(image, self.topic_partition, staged=own)
         log = opened.log
         # Only after resuming, which removes files that are already committed.
         for each in self._files:
@@ -186,7 +187,6 @@ class _StagedAppend:
                 )
         for each in self._files:
             log.append_staged(each, leader_epoch=opened.leader_epoch)
-        own = {each.name for each in self._files}
         self.others = [log.directory / name for name in log.staged if name not in own]
         return log
 

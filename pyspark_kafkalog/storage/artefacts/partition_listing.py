@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -60,7 +60,7 @@ class PartitionListing:
     """The names in a partition directory. Names with equal inodes belong to the same file.
 
     `files` has, for each suffix of a segment and for `.snapshot`, the inodes by offset. `staged` has the inodes of
-    staged files by name. The other fields are in no particular order.
+    staged files by name. The other fields are in no particular order. `count` is that of all names.
     """
 
     files: Mapping[str, Mapping[int, int]]
@@ -70,6 +70,7 @@ class PartitionListing:
     staged: Mapping[str, int]
     temporary: tuple[str, ...]
     others: tuple[str, ...]
+    count: int = 0
 
     @classmethod
     def read(cls, directory: Path, *, only_logs_below: int = 0) -> PartitionListing:
@@ -79,10 +80,11 @@ class PartitionListing:
         are most names of a long log, and a commit does not need them.
         """
         names = list_names(directory)
+        count = len(names)
         if only_logs_below:
             first_name = offset_file_name(only_logs_below, "")
             names = [each for each in names if not (each[0] < first_name and each[0].endswith(_BESIDE_LOG))]
-        return classify(names)
+        return replace(classify(names), count=count)
 
     @property
     def is_tidy(self) -> bool:
@@ -154,17 +156,21 @@ def classify(names: Iterable[tuple[str, int]]) -> PartitionListing:
 
 
 def list_base_offsets(directory: Path) -> list[int]:
-    """Base offsets of the `.log` files in `directory`, in increasing order. Raises OSError if it cannot be listed.
+    """Base offsets of the `.log` files in `directory`, in increasing order. Raises as `list_whole`."""
+    return list_whole(directory).base_offsets
+
+
+def list_whole(directory: Path) -> PartitionListing:
+    """A listing of `directory` whose `.log` files hold all records. Raises OSError if it cannot be listed.
 
     A broker that swaps in a cleaned segment removes the old ones first: for a moment, or permanently if it is killed at
     that time, only a `.swap` file holds the records. Raises DiskFormatError if that state persists.
     """
     for _ in range(_SWAP_RETRIES):
         listing = PartitionListing.read(directory)
-        offsets = listing.base_offsets
-        lacking = listing.log_swaps.difference(offsets)
+        lacking = listing.log_swaps.difference(listing.files[LOG_SUFFIX])
         if not lacking:
-            return offsets
+            return listing
         time.sleep(_SWAP_PAUSE_SECONDS)
     raise DiskFormatError(
         file=str(segment_file(directory, min(lacking), LOG_SUFFIX + SWAP_SUFFIX)),

@@ -153,7 +153,8 @@ class ProducerSnapshotFiles:
     def write(self, offset: int, entries: Iterable[ProducerStateEntry], *, durable: bool) -> None:
         """Write the snapshot at `offset`; `durable` waits until it is on disk."""
         write_snapshot(self._path(offset), entries, fs=self._fs, durable=durable)
-        self.offsets.add(offset)
+        if "offsets" in self.__dict__:
+            self.offsets.add(offset)
 
     def remove(self, offset: int) -> None:
         """Remove the file at `offset`, if it exists."""

@@ -6,6 +6,14 @@ Only committed data is kept. Bytes past the active segment's size, later segment
 leader epochs past the log end were left by a crashed writer, and are removed. If an index does not end at the last
 entry recorded in the state, a power failure has damaged it, and it is rebuilt from the active segment.
 
+*Long logs.* The directory of a long log has tens of thousands of names, and an append uses few of them. A process that
+has committed to a log (`leave`) knows that no file was left above the log end. Its next commit of staged files does not
+list the directory if nothing has changed: the image has the same state, the active `.log` is the same file with the
+committed size, and no segment begins at the log end. A writer that was killed since has left bytes in the active
+segment or a segment at the log end. A resume that removes these keeps such a sign until the last of them is removed.
+A directory with few names is listed at each commit, a longer one once in so many commits that each pays for few names.
+Only then does a commit find the staged files of other writes.
+
 A large staged file becomes a segment by a second name (`UnifiedLog.append_staged`). After a crash, a committed file may
 still have its first name, which is removed here so that the file is not taken for one that is still to be committed. A
 file that was not committed loses its second name, never its bytes: its writer may retry.
@@ -32,8 +40,8 @@ import bisect
 import contextlib
 import os
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +51,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import LeaderEpochCheckp
 from pyspark_kafkalog.storage.artefacts.index_file import TimeIndex
 from pyspark_kafkalog.storage.artefacts.partition_listing import MarkedFile, PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
+from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import ResumedProducers, rebuild_producer_state
@@ -56,68 +65,19 @@ from pyspark_kafkalog.storage.names import (
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
+    child_path,
     offset_file_name,
     parse_metadata_snapshot,
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.index_entries import SegmentCounters
 from pyspark_kafkalog.storage.segment.recovery import recover_segment
-from pyspark_kafkalog.storage.segment.segment import LogSegment
+from pyspark_kafkalog.storage.segment.segment import LogSegment, SegmentList
 
 _INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-
-
-class SegmentList:
-    """The segments of one log by base offset; each holds the offsets from its base to below the next one's.
-
-    The last one is active: appends go only to it.
-    """
-
-    def __init__(self) -> None:
-        self._bases: list[int] = []
-        self._segments: list[LogSegment] = []
-
-    def __len__(self) -> int:
-        return len(self._segments)
-
-    def __iter__(self) -> Iterator[LogSegment]:
-        return iter(tuple(self._segments))
-
-    @property
-    def base_offsets(self) -> tuple[int, ...]:
-        return tuple(self._bases)
-
-    @property
-    def first(self) -> LogSegment:
-        return self._segments[0]
-
-    @property
-    def active(self) -> LogSegment:
-        return self._segments[-1]
-
-    def add(self, segment: LogSegment) -> None:
-        """Insert `segment` in order; replaces one with the same base offset."""
-        at = bisect.bisect_left(self._bases, segment.base_offset)
-        if at < len(self._bases) and self._bases[at] == segment.base_offset:
-            self._segments[at] = segment
-        else:
-            self._bases.insert(at, segment.base_offset)
-            self._segments.insert(at, segment)
-
-    def remove(self, base_offset: int) -> LogSegment:
-        """Remove a segment from the list; the caller deletes its files."""
-        at = self._bases.index(base_offset)
-        del self._bases[at]
-        return self._segments.pop(at)
-
-    def from_offset(self, offset: int) -> tuple[LogSegment, ...]:
-        """The segment whose range contains `offset`, and all after it; all segments if `offset` is below the first."""
-        at = bisect.bisect_right(self._bases, offset)
-        return tuple(self._segments[max(at - 1, 0) :])
-
-    def above(self, offset: int) -> tuple[LogSegment, ...]:
-        """The segments whose base offset is above `offset`."""
-        return tuple(self._segments[bisect.bisect_right(self._bases, offset) :])
+#: The names for which a commit pays: it lists a directory with more of them only after as many times more commits.
+_NAMES_A_COMMIT: Final = 256
+_LEFT_LOGS_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +87,7 @@ class LoadedLog:
     Records from offset `recovery_point` on may not be on disk yet; with `names_changed`, neither may file names.
     `local_log_start_offset` is that of the state from which the log was resumed, -1 without one.
     `is_recovered` is true if data of a crashed writer was cut off; `staged` holds the names of the directory's staged
-    files.
+    files. If the directory was not listed, `staged` holds those that the caller appends. `names`: see `ListedNames`.
     """
 
     segments: SegmentList
@@ -140,6 +100,73 @@ class LoadedLog:
     local_log_start_offset: int = -1
     is_recovered: bool = False
     staged: tuple[str, ...] = ()
+    names: ListedNames | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedNames:
+    """The number of names in a log's directory at its last listing, and of the resumes without a listing since."""
+
+    count: int
+    commits: int = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next commit lists the directory."""
+        return self.count <= _NAMES_A_COMMIT * (self.commits + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftLog:
+    """A log that this process has left without a file above its end. `log`: device and inode of the active `.log`."""
+
+    directory: Path
+    log: tuple[int, int]
+    names: ListedNames
+
+
+#: The logs that this process has left, with the committed states, by directory.
+_left: dict[str, tuple[LogState, LeftLog]] = {}
+
+
+def leave(left: LeftLog, state: LogState) -> None:
+    """Remember a log whose `state` this process has committed. The caller holds the root's lock."""
+    while len(_left) >= _LEFT_LOGS_MAX:
+        _left.pop(next(iter(_left)), None)
+    _left[str(left.directory)] = state, left
+
+
+def _as_left(directory: Path, state: LogState, staged: Collection[str] | None) -> ListedNames | None:
+    """The names of a log that is as this process has left it and has the `staged` files; None if it must be listed.
+
+    A staged file with a second name may have become a segment.
+    """
+    known = _left.pop(str(directory), None)  # the commit puts it back
+    if staged is None or known is None or known[0] != state or known[1].names.is_due:
+        return None
+    found = _status(segment_file(directory, state.active_base_offset, LOG_SUFFIX))
+    if found is None or (found.st_dev, found.st_ino, found.st_size) != (*known[1].log, state.active_size_bytes):
+        return None
+    # A killed splice leaves indexes without a .log.
+    following = [segment_file(directory, state.log_end_offset, each) for each in (LOG_SUFFIX, INDEX_SUFFIX)]
+    if state.log_end_offset > state.active_base_offset and any(_status(each) is not None for each in following):
+        return None
+    with contextlib.suppress(FileNotFoundError):
+        if all(child_path(directory, name).lstat().st_nlink == 1 for name in staged):
+            return replace(known[1].names, commits=known[1].names.commits + 1)
+    return None
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """The status of a file, None without one. Opens it, because a network file system may answer a stat from memory."""
+    try:
+        fd = open_file(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return os.fstat(fd)
+    finally:
+        os.close(fd)
 
 
 def load(
@@ -397,16 +424,15 @@ def resume(
     now_ms: int,
     fs: FileSystem,
     producer_id_expiration_ms: int,
+    staged: Collection[str] | None = None,
 ) -> LoadedLog:
-    """The log as described by `state`, ready for appends.
+    """The log as described by `state`, ready for appends. `staged`: see `UnifiedLog.resume`.
 
     Raises CorruptRecordError if the active segment is shorter than in `state`.
     """
-    contents = _Contents.read(directory, state)
+    names = _as_left(directory, state, staged)
+    contents = _Contents.read(directory, state) if names is None else _Contents(names=names, staged=[*(staged or ())])
     contents.remove_names(directory, fs)
-    segments = SegmentList()
-    for base_offset in contents.closed_bases:
-        segments.add(LogSegment(directory, base_offset, config, fs=fs, created_ms=now_ms))
     active = LogSegment(
         directory,
         state.active_base_offset,
@@ -416,20 +442,30 @@ def resume(
         jitter_ms=roll_jitter_ms(directory, state.active_base_offset, config),
         counters=_counters(state),
     )
-    segments.add(active)
+
+    def closed_bases() -> list[int]:
+        bases = contents.closed_bases
+        if bases is None:
+            bases = PartitionListing.read(directory).files[LOG_SUFFIX].keys()
+        return sorted(base for base in bases if base < state.active_base_offset)
+
+    def closed_segment(base_offset: int) -> LogSegment:
+        return LogSegment(directory, base_offset, config, fs=fs, created_ms=now_ms)
+
     with contextlib.ExitStack() as undo:
         undo.callback(active.close_files)
         has_tail = _has_tail(active, state)
         _check_indexes(active, state, is_recovered=has_tail or bool(contents.uncommitted))
-        # Last, so that a process killed before this leaves a sign that recovery is necessary.
+        # Last, so that a process killed before this leaves a sign that recovery is necessary: the tail, which is cut at
+        # the very end, or the file at the log end, which is removed after those above it (`_as_left`).
+        contents.remove_uncommitted(directory, fs)
         if has_tail:
             _cut_tail(active, state)
-        contents.remove_uncommitted(directory, fs)
         epochs = LeaderEpochCheckpoint.open(directory / LEADER_EPOCH_CHECKPOINT, fs=fs)
         epochs.truncate_above(state.leader_epoch)
         undo.pop_all()
     return LoadedLog(
-        segments=segments,
+        segments=SegmentList(active, closed=closed_bases, make=closed_segment),
         producers=ResumedProducers(
             directory,
             state.producer,
@@ -453,6 +489,7 @@ def resume(
         ),
         is_recovered=has_tail or bool(contents.uncommitted),
         staged=tuple(name for name in contents.staged if name not in contents.committed),
+        names=contents.names,
     )
 
 
@@ -471,15 +508,17 @@ class _Contents:
     """The files of the directory, as far as they matter for resuming.
 
     `uncommitted` are files above the active segment and snapshots above the log end, `temporary` are temporary files of
-    killed writes of small files, `committed` are staged files that have become segments below the log end.
+    killed writes of small files, `committed` are staged files that have become segments below the log end. Without a
+    listing, `closed_bases` is None.
     """
 
-    closed_bases: list[int]
-    has_active: bool
-    uncommitted: list[str]
-    temporary: tuple[str, ...]
+    names: ListedNames
     staged: list[str]
-    committed: set[str]
+    closed_bases: Collection[int] | None = None
+    has_active: bool = True
+    uncommitted: Sequence[str] = ()
+    temporary: tuple[str, ...] = ()
+    committed: Collection[str] = ()
 
     @classmethod
     def read(cls, directory: Path, state: LogState) -> _Contents:
@@ -494,6 +533,7 @@ class _Contents:
         if state.active_base_offset in logs and state.active_size_bytes:
             log_inodes.add(logs[state.active_base_offset])
         return cls(
+            names=ListedNames(listing.count),
             closed_bases=closed_bases,
             has_active=state.active_base_offset in logs,
             uncommitted=uncommitted,
@@ -509,8 +549,8 @@ class _Contents:
 
     def remove_uncommitted(self, directory: Path, fs: FileSystem) -> None:
         """Remove the files above the committed end."""
-        # From the highest down and each .log before its indexes, so that a crash in between leaves nothing ambiguous.
-        for name in sorted(self.uncommitted, key=lambda each: (each[:20], each.endswith(LOG_SUFFIX)), reverse=True):
+        # From the highest down and each .log last, so that after a crash in between the next resume finds the others.
+        for name in sorted(self.uncommitted, key=lambda each: (each[:20], not each.endswith(LOG_SUFFIX)), reverse=True):
             fs.unlink_if_there(directory / name)
 
 

@@ -11,7 +11,8 @@ ResumedProducers          for a log resumed from a commit: holds the last writer
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +35,7 @@ from pyspark_kafkalog.storage.log.producers import (
 )
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, segment_file
 from pyspark_kafkalog.storage.segment.reader import LocalExtent, SegmentReader
-from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, read_chunks
+from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, SegmentList, read_chunks
 
 #: How far before a snapshot the earlier batches of its producers are searched for: those of requests in flight.
 _RECALLED_BYTES: Final = 4 << 20
@@ -43,7 +44,7 @@ _RECALLED_SEGMENTS: Final = 64
 
 def rebuild_producer_state(
     producers: ProducerStateManager,
-    segments: Iterable[LogSegment],
+    segments: SegmentList,
     *,
     log_start_offset: int,
     end_offset: int,
@@ -55,8 +56,7 @@ def rebuild_producer_state(
     If a cleanly closed log has no snapshot, no producer with an id has written to it: empty snapshots are written, and
     nothing is read.
     """
-    segments = list(segments)
-    snapshot_offsets = [*(segment.base_offset for segment in segments[-2:]), end_offset]
+    snapshot_offsets = [*segments.base_offsets[-2:], end_offset]
     if producers.snapshots.latest_offset is None and clean_shutdown:
         for offset in snapshot_offsets:
             producers.end_offset = offset
@@ -74,15 +74,29 @@ def rebuild_producer_state(
     producers.take_snapshot()
 
 
-def load_latest_snapshot(producers: ProducerStateManager, log_start_offset: int, end_offset: int, now_ms: int) -> None:
-    """Start `producers` at the latest usable snapshot in (log start, end], or empty at the log start; no writes."""
-    for offset in reversed(PartitionListing.read(producers.directory).snapshot_offsets):
+def load_latest_snapshot(
+    producers: ProducerStateManager,
+    log_start_offset: int,
+    end_offset: int,
+    now_ms: int,
+    tried_first: Sequence[int] = (),
+) -> None:
+    """Start `producers` at the latest usable snapshot in (log start, end], or empty at the log start; no writes.
+
+    The directory is listed only if none of the snapshots at the offsets `tried_first` is usable.
+    """
+    for offset in chain(tried_first, _snapshot_offsets(producers.directory)):
         if log_start_offset < offset <= end_offset:
             entries = _read_usable_snapshot(segment_file(producers.directory, offset, PRODUCER_SNAPSHOT_SUFFIX))
             if entries is not None:
                 producers.begin_at(offset, entries, now_ms)
                 return
     producers.begin_at(log_start_offset, (), now_ms)
+
+
+def _snapshot_offsets(directory: Path) -> Iterator[int]:
+    """Those in the directory, the last one first; it is listed when the first is asked for."""
+    yield from reversed(PartitionListing.read(directory).snapshot_offsets)
 
 
 def producer_state_at(
@@ -155,14 +169,9 @@ def stored_batches(directory: Path, start_offset: int, end_offset: int) -> Itera
                 os.close(fd)
 
 
-def _overlapping(segments: Iterable[LogSegment], start_offset: int, end_offset: int) -> list[LogSegment]:
-    """Those of a log's segments, which are in order, that can hold offsets in [start_offset, end_offset)."""
-    ordered = list(segments)
-    return [
-        segment
-        for segment, following in zip(ordered, [*ordered[1:], None], strict=False)
-        if segment.base_offset < end_offset and (following is None or following.base_offset > start_offset)
-    ]
+def _overlapping(segments: SegmentList, start_offset: int, end_offset: int) -> list[LogSegment]:
+    """Those of a log's segments that can hold offsets in [start_offset, end_offset)."""
+    return [segment for segment in segments.from_offset(start_offset) if segment.base_offset < end_offset]
 
 
 def _replay_segment(producers: ProducerStateManager, segment: LogSegment, start_offset: int, end_offset: int) -> None:
@@ -186,17 +195,16 @@ def _read_usable_snapshot(path: Path) -> tuple[ProducerStateEntry, ...] | None:
         return None
 
 
-def _recall_batches(producers: ProducerStateManager, segments: Iterable[LogSegment], snapshot_offset: int) -> None:
+def _recall_batches(producers: ProducerStateManager, segments: SegmentList, snapshot_offset: int) -> None:
     """Give the producers of a snapshot the batches before their last one, which is all that a snapshot has.
 
     Retries go to any process, so the first retry after a roll may meet one that has just loaded the snapshot. A broker
     keeps these batches in memory. Reads only the last bytes before the snapshot.
     """
     known = {each.producer_id for each in producers.producers.values() if each.batches}
-    before = [segment for segment in segments if segment.base_offset < snapshot_offset]
     found: dict[int, list[ProducerBatch]] = {producer_id: [] for producer_id in known}
     left_bytes = _RECALLED_BYTES
-    for segment in reversed(before[-_RECALLED_SEGMENTS:]):
+    for segment in islice(segments.before(snapshot_offset), _RECALLED_SEGMENTS) if known else ():
         wanted = [producer_id for producer_id, batches in found.items() if len(batches) < BATCHES_TO_RETAIN]
         if not wanted or left_bytes <= 0:
             break
@@ -252,14 +260,15 @@ class ResumedProducers:
         self._expiration_ms = expiration_ms
         self._fs = fs
 
-    def load(self, segments: Iterable[LogSegment], log_end_offset: int, now_ms: int) -> ProducerStateManager:
-        """The complete state at `log_end_offset`; `segments` are all of the log, in order.
+    def load(self, segments: SegmentList, log_end_offset: int, now_ms: int) -> ProducerStateManager:
+        """The complete state at `log_end_offset`; `segments` are all of the log.
 
-        Reads the log only if a producer with an id has written to it.
+        Reads the log only if a producer with an id has written to it. A clean close has left a snapshot at the log end,
+        the last roll one at the active segment.
         """
-        segments = list(segments)
         producers = ProducerStateManager(self._directory, expiration_ms=self._expiration_ms, fs=self._fs)
-        load_latest_snapshot(producers, self._log_start_offset, log_end_offset, now_ms)
+        usual = log_end_offset, segments.active.base_offset
+        load_latest_snapshot(producers, self._log_start_offset, log_end_offset, now_ms, tried_first=usual)
         if self.last_entry is not None:
             start_offset = producers.end_offset
             _recall_batches(producers, segments, start_offset)

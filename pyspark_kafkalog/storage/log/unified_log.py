@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -70,7 +70,7 @@ from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches
 from pyspark_kafkalog.storage.below_root import open_file, refuse_link
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.log import loader as log_loader
-from pyspark_kafkalog.storage.log.loader import LoadedLog
+from pyspark_kafkalog.storage.log.loader import LeftLog, LoadedLog
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import ResumedProducers
 from pyspark_kafkalog.storage.log.producers import (
@@ -124,6 +124,7 @@ class UnifiedLog:
         self.recovery_point = loaded.recovery_point
         self.is_recovered = loaded.is_recovered
         self.staged = loaded.staged
+        self._names = loaded.names
         #: Base offset of the first segment closed since the last flush, whose indexes must be flushed with the data.
         self._flush_from = loaded.recovery_point
         self._names_changed = loaded.names_changed
@@ -172,9 +173,11 @@ class UnifiedLog:
         clock: Callable[[], int],
         fs: FileSystem = LOCAL,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+        staged: Collection[str] | None = None,
     ) -> Self:
         """Continue from `state`; cuts off data of a crash beyond it. Reads no batches unless an index is damaged.
 
+        With the names of the `staged` files to append, a directory that is as this process has left it is not listed.
         Raises CorruptRecordError if the active segment is shorter than in `state`.
         """
         refuse_link(directory)
@@ -185,6 +188,7 @@ class UnifiedLog:
             now_ms=clock(),
             fs=fs,
             producer_id_expiration_ms=producer_id_expiration_ms,
+            staged=staged,
         )
         return cls(directory, config, loaded, clock=clock, fs=fs)
 
@@ -240,6 +244,13 @@ class UnifiedLog:
             local_log_start_offset=self.local_log_start_offset,
             producer=self._producers.last_entry,
         )
+
+    def as_left(self) -> LeftLog | None:
+        """The log as this process leaves it, for a resume from the state to be committed; None if it was loaded."""
+        if self._names is None:
+            return None
+        found = os.fstat(self.active_segment.fd)
+        return LeftLog(self.directory, (found.st_dev, found.st_ino), self._names)
 
     # Appending
 
@@ -491,13 +502,13 @@ class UnifiedLog:
         """Kafka's clean close: flush data, add closing time index entries, trim indexes, write a producer snapshot."""
         self.flush()
         self.producers.take_snapshot(durable=True)
-        for segment in self.segments:
+        for segment in self.segments.made:
             segment.close()
 
     def suspend(self) -> None:
         """Close all files between two commits: trims the indexes, but adds no closing entry and no snapshot."""
         with contextlib.ExitStack() as closing:
-            for segment in self.segments:
+            for segment in self.segments.made:
                 if segment.is_open:
                     closing.callback(segment.close_files)
 

@@ -16,9 +16,10 @@ that cannot be the start of a batch. Source of the rules: org.apache.kafka.stora
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -602,3 +603,91 @@ class LogSegment(SegmentFiles):
         if self._max_timestamp is not None:
             self._add_closing_entry()
         self.close_files()
+
+
+class SegmentList:
+    """The segments of one log by base offset; each holds the offsets from its base to below the next one's.
+
+    The last one is active: appends go only to it. Of a resumed log the others are closed: `make` makes one of them when
+    it is asked for, and `closed` lists their base offsets when the first of them is. An append asks for none.
+    """
+
+    def __init__(
+        self,
+        active: LogSegment | None = None,
+        *,
+        closed: Callable[[], Sequence[int]] | None = None,
+        make: Callable[[int], LogSegment] | None = None,
+    ) -> None:
+        self._made = {} if active is None else {active.base_offset: active}
+        self._bases = [*self._made]
+        self._closed = closed
+        self._make = make
+
+    def __len__(self) -> int:
+        return len(self._all_bases())
+
+    def __iter__(self) -> Iterator[LogSegment]:
+        return map(self._segment, self.base_offsets)
+
+    @property
+    def base_offsets(self) -> tuple[int, ...]:
+        return tuple(self._all_bases())
+
+    @property
+    def first(self) -> LogSegment:
+        return self._segment(self._all_bases()[0])
+
+    @property
+    def active(self) -> LogSegment:
+        return self._segment(self._bases[-1])
+
+    @property
+    def made(self) -> tuple[LogSegment, ...]:
+        """The segments that were asked for: no other one can have an open file."""
+        return tuple(self._made.values())
+
+    def add(self, segment: LogSegment) -> None:
+        """Insert `segment` in order; replaces one with the same base offset."""
+        bases = self._bases_from(segment.base_offset)
+        at = bisect.bisect_left(bases, segment.base_offset)
+        if bases[at : at + 1] != [segment.base_offset]:
+            bases.insert(at, segment.base_offset)
+        self._made[segment.base_offset] = segment
+
+    def remove(self, base_offset: int) -> None:
+        """Remove a segment from the list; the caller deletes its files."""
+        self._bases_from(base_offset).remove(base_offset)
+        self._made.pop(base_offset, None)
+
+    def from_offset(self, offset: int) -> tuple[LogSegment, ...]:
+        """The segment whose range contains `offset`, and all after it; all segments if `offset` is below the first."""
+        bases = self._bases_from(offset)
+        return tuple(map(self._segment, bases[max(bisect.bisect_right(bases, offset) - 1, 0) :]))
+
+    def above(self, offset: int) -> tuple[LogSegment, ...]:
+        """The segments whose base offset is above `offset`."""
+        bases = self._bases_from(offset)
+        return tuple(map(self._segment, bases[bisect.bisect_right(bases, offset) :]))
+
+    def before(self, offset: int) -> Iterator[LogSegment]:
+        """The segments whose base offset is below `offset`, the last one first."""
+        bases = self._all_bases()
+        return map(self._segment, reversed(bases[: bisect.bisect_left(bases, offset)]))
+
+    def _segment(self, base_offset: int) -> LogSegment:
+        segment = self._made.get(base_offset)
+        if segment is None:
+            assert self._make is not None
+            segment = self._made[base_offset] = self._make(base_offset)
+        return segment
+
+    def _bases_from(self, offset: int) -> list[int]:
+        """The base offsets; those of the closed segments may be missing if `offset` is above all of their offsets."""
+        return self._bases if self._bases and self._bases[0] <= offset else self._all_bases()
+
+    def _all_bases(self) -> list[int]:
+        if self._closed is not None:
+            closed, self._closed = self._closed, None
+            self._bases[:0] = closed()
+        return self._bases
