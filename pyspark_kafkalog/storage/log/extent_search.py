@@ -57,7 +57,7 @@ def search_from(
         if at < 0:
             start = current[0].base_offset if current else high_watermark
             raise OffsetOutOfRangeError(f"offset {offset} of {partition} is below {start}, its first segment")
-        for extent in current[at:]:
+        for extent in (current[each] for each in range(at, len(current))):  # bounded: the extents
             if extent.base_offset >= end_offset:
                 break
             if extent.end_offset is not None and extent.end_offset <= offset:

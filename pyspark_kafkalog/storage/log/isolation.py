@@ -34,10 +34,10 @@ from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_record
 from pyspark_kafkalog.record.header import CONTROL_MASK, RECORD_BATCH_OVERHEAD_BYTES, TRANSACTIONAL_MASK
 from pyspark_kafkalog.record.reference import decode_batch
-from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, TransactionIndex
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TXN_INDEX_SUFFIX, segment_file
 from pyspark_kafkalog.storage.segment.reader import BatchRun
+from pyspark_kafkalog.storage.segment.stored import listed_segments
 from pyspark_kafkalog.units import INT64_MAX
 
 _logger = logging.getLogger(__name__)
@@ -129,10 +129,10 @@ def indexed_transactions(directory: Path, start_offset: int, end_offset: int) ->
 
     Files that are replaced meanwhile are read again, as a cleaner moves entries between files.
     """
-    indexes = _transaction_indexes(directory, start_offset)
+    indexes = listed_segments(directory).transaction_indexes(start_offset)
     while True:
         found = _collect(directory, sorted(indexes), start_offset, end_offset)
-        before, indexes = indexes, _transaction_indexes(directory, start_offset)
+        before, indexes = indexes, listed_segments(directory).transaction_indexes(start_offset)
         if indexes == before:
             return found
 
@@ -147,14 +147,6 @@ def _collect(directory: Path, bases: Iterable[int], start_offset: int, end_offse
             if result.is_complete:
                 break
     return found
-
-
-def _transaction_indexes(directory: Path, start_offset: int) -> dict[int, int]:
-    """Base offset and inode of the `.txnindex` files that can hold markers at or above `start_offset`."""
-    files = PartitionListing.read(directory).files
-    # Not by the snapshots: one may have an offset inside a segment.
-    floor = max((base for base in files[LOG_SUFFIX] if base <= start_offset), default=0)
-    return {base: inode for base, inode in files[TXN_INDEX_SUFFIX].items() if base >= floor}
 
 
 def marker_types(run: BatchRun, batches: NDArray[np.void]) -> NDArray[np.int64]:

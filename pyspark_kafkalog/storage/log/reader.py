@@ -27,7 +27,6 @@ from pyspark_kafkalog.errors import (
 from pyspark_kafkalog.record.header import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD_BYTES
 from pyspark_kafkalog.record.reference import iterate_batch
 from pyspark_kafkalog.storage.artefacts.index_file import read_entries
-from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import NO_OFFSET, read_snapshot
 from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY_BYTES, AbortedTxn, parse_aborted
 from pyspark_kafkalog.storage.below_root import refuse_link
@@ -53,6 +52,7 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES, BatchRun, Extent, LocalExtent, SegmentReader
+from pyspark_kafkalog.storage.segment.stored import first_since, forget_listing, latest_in, listed_segments
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX, MIB
 
 if TYPE_CHECKING:
@@ -133,14 +133,13 @@ class LocalExtents:
         """The path of the directory."""
         return str(self.directory)
 
-    def current(self) -> list[LocalExtent]:
+    def current(self) -> Sequence[LocalExtent]:
         """The segments that the directory holds now, in order. Raises OSError, DiskFormatError."""
-        bases = list_base_offsets(self.directory)
-        ends = [*bases[1:], None]
-        return [LocalExtent(self.directory, base, end) for base, end in zip(bases, ends, strict=False)]
+        return listed_segments(self.directory)
 
-    def after_loss(self, extent: Extent) -> list[LocalExtent]:
+    def after_loss(self, extent: Extent) -> Sequence[LocalExtent]:
         """The segments that the directory holds now: a missing one was deleted or replaced."""
+        forget_listing(self.directory)
         return self.current()
 
     def widen(self) -> None:
@@ -196,7 +195,7 @@ class LocalExtents:
         return LogReader(self, parse_partition_dir(self.directory.name) or TopicPartition(self.directory.name, 0))
 
     def _aborted(self, start_offset: int, end_offset: int) -> tuple[list[AbortedTxn], EndedTransaction | None]:
-        bases = list_base_offsets(self.directory)
+        bases = listed_segments(self.directory).base_offsets
         first_base = next(iter(bases), 0)
         segment = ScannedRanges.segment_at(self.directory, bases, start_offset)
         indexed = indexed_transactions(self.directory, start_offset, end_offset)
@@ -448,6 +447,9 @@ class LogReader:
         """
         next_offset = start_offset
         while next_offset < end_offset:
+            next_offset = self._next_since(next_offset, timestamp_ms)
+            if next_offset >= end_offset:
+                return None
             with self._open_floor(next_offset) as segment:
                 latest_ms = segment.extent.known_max_timestamp_ms
                 if latest_ms is None or latest_ms >= timestamp_ms:
@@ -463,6 +465,13 @@ class LogReader:
                 return None
             next_offset = following
         return None
+
+    def _next_since(self, offset: int, timestamp_ms: int) -> int:
+        """`offset`, or the base offset of the next extent with such a timestamp if it is known that those before have
+        none."""
+        self._floor(offset)
+        at = bisect.bisect_right(self._listed, offset, key=_BASE_OFFSET) - 1
+        return max(offset, self._listed[first_since(self._listed, at, timestamp_ms)].base_offset)
 
     def _first_since(
         self, segment: SegmentReader, timestamp_ms: int, start_offset: int, end_offset: int
@@ -503,7 +512,7 @@ class LogReader:
                 known_ms = segment.extent.known_max_timestamp_ms
                 largest_ms = NO_TIMESTAMP if best is None else best[0]
                 if known_ms is None or known_ms > largest_ms:
-                    latest_ms, position = _latest_in(segment, is_closed=following is not None)
+                    latest_ms, position = latest_in(segment, is_closed=following is not None)
                     if latest_ms > largest_ms:
                         best = (latest_ms, segment.extent, position)
             next_offset = following
@@ -535,8 +544,9 @@ class LogReader:
         split_start, split_bytes, reached = start_offset, 0, start_offset
         if relist or not self._listed or _ends_by(self._listed[-1], end_offset - 1):
             self._listed = self.extents.current()
-        first = max(bisect.bisect_right(self._listed, start_offset, key=_BASE_OFFSET) - 1, 0)
-        for extent in self._listed[first:]:
+        listed = self._listed
+        first = max(bisect.bisect_right(listed, start_offset, key=_BASE_OFFSET) - 1, 0)
+        for extent in (listed[at] for at in range(first, len(listed))):  # bounded: the extents
             if extent.base_offset >= end_offset:
                 break
             begin = max(reached, extent.base_offset)
@@ -566,6 +576,7 @@ class LogReader:
             with contextlib.suppress(FileNotFoundError):
                 return SegmentReader(self._floor(offset))
             self._listed = ()
+            forget_listing(self.extents.name)
         return SegmentReader(self._floor(offset))
 
     def _floor(self, offset: int) -> Extent:
@@ -644,16 +655,6 @@ def _naming_lost(extent: Extent) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise _LostExtentError(extent) from None
-
-
-def _latest_in(segment: SegmentReader, *, is_closed: bool) -> tuple[int, int]:
-    """The largest timestamp of a segment, and the position of the first batch that has it."""
-    position, header = segment.last_indexed_timestamp() or (0, None)
-    if is_closed and header is not None:
-        return header.max_timestamp_ms, position
-    headers = segment.headers(position)
-    latest_ms, before = max(((each.max_timestamp_ms, -at) for at, each in headers), default=(NO_TIMESTAMP, 0))
-    return latest_ms, -before
 
 
 def _ends_by(extent: Extent, offset: int) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -182,13 +182,10 @@ class LocalExtent:
     directory: Path
     base_offset: int
     end_offset: int | None = None
+    known_max_timestamp_ms: int | None = field(default=None, compare=False)
 
     @property
     def known_size_bytes(self) -> None:
-        return None
-
-    @property
-    def known_max_timestamp_ms(self) -> None:
         return None
 
     def open(self) -> LocalFile:

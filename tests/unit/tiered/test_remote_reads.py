@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -153,7 +153,7 @@ class MovingLocalLog(LocalExtents):
         LocalExtents.__init__(self, directory)
         object.__setattr__(self, "looks", [])
 
-    def current(self) -> list[LocalExtent]:
+    def current(self) -> Sequence[LocalExtent]:
         listed = LocalExtents.current(self)
         return listed if self.looks else [LocalExtent(self.directory, 500, listed[0].base_offset), *listed]
 

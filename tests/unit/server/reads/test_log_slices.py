@@ -25,7 +25,9 @@ from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.reads import log_slices
 from pyspark_kafkalog.server.reads.log_slices import LogSlices, OpenSegments, RecentlyUsed, Slice, SliceLimits
 from pyspark_kafkalog.server.sending import FileSlice
+from pyspark_kafkalog.storage.artefacts import partition_listing
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TopicPartition, segment_file
+from pyspark_kafkalog.storage.segment import stored
 
 ORDERS = TopicPartition(TOPIC, 0)
 ROUNDS = 12
@@ -210,6 +212,33 @@ def test_consumer_goes_on_beside_merges_retention_and_appends(log_dir: LogDir) -
             next(steps, lambda: None)()
     end = snapshot(log_dir).high_watermark
     assert batches_of(b"".join(taken)) == [(at, at + RECORDS - 1) for at in range(0, end, RECORDS)]
+
+
+@pytest.mark.file_roots
+def test_fetches_at_any_offset_list_a_long_directory_once(log_dir: LogDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = itertools.count(0.0, 10.0)
+    monkeypatch.setattr(stored, "monotonic", lambda: next(now_s))
+    monkeypatch.setattr(stored, "_KEPT_SEGMENTS_MIN", 2)
+    list_names, listed = partition_listing.list_names, list[str]()
+
+    def listing(directory: str | Path) -> list[tuple[str, int]]:
+        listed.append(str(directory))
+        return list_names(directory)
+
+    monkeypatch.setattr(partition_listing, "list_names", listing)
+    of = snapshot(log_dir)
+    listed.clear()
+    for offset in range(0, ROUNDS * RECORDS, 7):
+        found = LogSlices().waiting(of, offset, SliceLimits(end_offset=of.high_watermark, max_bytes=900))
+        assert batches_of(content(found))[0][0] == offset - offset % RECORDS
+    assert len(listed) == 2
+    append_rounds(log_dir, 3, records=RECORDS)
+    of = snapshot(log_dir)
+    listed.clear()
+    for offset in range(of.high_watermark - RECORDS, of.high_watermark):
+        found = LogSlices().waiting(of, offset, SliceLimits(end_offset=of.high_watermark, max_bytes=900))
+        assert batches_of(content(found)) == [(of.high_watermark - RECORDS, of.high_watermark - 1)]
+    assert len(listed) == 2
 
 
 @pytest.mark.file_roots
