@@ -1,12 +1,16 @@
-"""How costs grow with partitions and groups that an operation is not about, or has nothing to do for.
+"""How costs grow with partitions, groups and segments that an operation is not about, or has nothing to do for.
 
-    python benchmarks/bench_growth.py [--sizes 10 100 1000 10000] [--before REVISION] [--limit 300] [--directory DIR]
+    python benchmarks/bench_growth.py [--sizes 10 100 1000 10000] [--kinds partitions groups segments]
+                                      [--before REVISION] [--limit 300] [--directory DIR]
 
     open           open the root, in a process of its own
     append         100 appends of a record to one partition of the topic
     retention, merge-segments, log-cleaner
                    the command with nothing to do; the cleaner over a compacted topic that is clean
     list, metrics  consumer-groups --list and metrics --once, with so many groups; retention of those groups
+    commit, rolling commit
+                   100 appends to a partition with so many segments, without a roll and with one each
+    fetch, seek    100 slices as a server sends them at offsets that it does not know; 100 searches by time
 
 Each figure is the CPU time of the process and its children, and their system calls (`strace -c -f` in another run, if
 strace is there). Roots are made once, by this revision, without waiting for the disk; each command runs on them with
@@ -47,10 +51,29 @@ _OPEN: Final = "import sys; from pyspark_kafkalog.log_dir import LogDir; LogDir.
 _APPEND: Final = """
 import sys, pyarrow as pa
 from pyspark_kafkalog.log_dir import LogDir
-log_dir = LogDir.open(sys.argv[1])
+log_dir, partition, value = LogDir.open(sys.argv[1]), int(sys.argv[2]), "x" * int(sys.argv[3])
 for _ in range(100):
-    log_dir.append("orders", pa.table({"key": ["k"], "value": ["x"]}), partition=3, flush="os")
+    log_dir.append("orders", pa.table({"key": ["k"], "value": [value]}), partition=partition, flush="os")
 """
+_FETCH: Final = """
+import sys
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.server.reads.log_slices import LogSlices, SliceLimits
+found = LogDir.open(sys.argv[1]).partition("orders", 0)
+end = found.high_watermark
+for at in range(100):
+    LogSlices().waiting(found, at * end // 100, SliceLimits(end_offset=end, max_bytes=1 << 20))
+"""
+_SEEK: Final = """
+import sys
+from pyspark_kafkalog.log_dir import LogDir
+found = LogDir.open(sys.argv[1]).partition("orders", 0)
+reader = LogDir.open(sys.argv[1]).root.reader("orders", 0)
+for _ in range(100):
+    assert reader.offset_for_timestamp(1 << 60, 0, found.high_watermark) is None
+"""
+#: A segment of each record of this size.
+SEGMENT_BYTES: Final = 2000
 #: Revisions before 0.2.0 cannot be run as `python -m pyspark_kafkalog`.
 _COMMAND: Final = ("-c", "import sys; from pyspark_kafkalog.tools.main import main; sys.exit(main())")
 
@@ -59,7 +82,7 @@ def of_partitions(root: str) -> dict[str, tuple[str, ...]]:
     """What is measured over partitions: arguments of Python by name."""
     return {
         "open": ("-c", _OPEN, root),
-        "append": ("-c", _APPEND, root),
+        "append": ("-c", _APPEND, root, "3", "1"),
         "retention": (*_COMMAND, "retention", "--path", root, "--local"),
         "merge-segments": (*_COMMAND, "merge-segments", "--path", root, "--local"),
         "log-cleaner": (*_COMMAND, "log-cleaner", "--path", root, "--local"),
@@ -73,6 +96,16 @@ def of_groups(root: str) -> dict[str, tuple[str, ...]]:
         "list": (*_COMMAND, "consumer-groups", "--path", root, "--list"),
         "metrics": (*_COMMAND, "metrics", "--path", root, "--once"),
         "retention": (*_COMMAND, "retention", "--path", root, "--local"),
+    }
+
+
+def of_segments(root: str) -> dict[str, tuple[str, ...]]:
+    """What is measured over segments; the last row adds some."""
+    return {
+        "fetch": ("-c", _FETCH, root),
+        "seek": ("-c", _SEEK, root),
+        "commit": ("-c", _APPEND, root, "0", "1"),
+        "rolling commit": ("-c", _APPEND, root, "0", str(SEGMENT_BYTES)),
     }
 
 
@@ -96,6 +129,13 @@ def make_groups(root: Path, count: int) -> None:
         records.setdefault(group_partition(name, partitions), {})[key] = committed
     for number, found in records.items():
         append_records(log_dir.root, number, found, flush="os")
+
+
+def make_segments(root: Path, count: int) -> None:
+    log_dir = LogDir.create(root)
+    log_dir.create_topic("orders", partitions=1, configs={"internal.segment.bytes": str(2 * SEGMENT_BYTES)})
+    for _ in range(count):
+        log_dir.append("orders", pa.table({"key": ["k"], "value": ["x" * SEGMENT_BYTES]}), flush="os")
 
 
 def run(arguments: Sequence[str], project: Path, limit_s: int) -> float | None:
@@ -124,8 +164,15 @@ def system_calls(arguments: Sequence[str], project: Path, limit_s: int, scratch:
     return None if total is None else int(total[1])
 
 
+KINDS: Final = {
+    "partitions": (make_partitions, of_partitions),
+    "groups": (make_groups, of_groups),
+    "segments": (make_segments, of_segments),
+}
+
+
 def measure(kind: str, sizes: Sequence[int], projects: dict[str, Path], limit_s: int, scratch: Path) -> None:
-    make, commands = (make_partitions, of_partitions) if kind == "partitions" else (make_groups, of_groups)
+    make, commands = KINDS[kind]
     gone: set[tuple[str, str]] = set()  # not done within the limit: larger sizes are not tried
     for size in sizes:
         root = scratch / f"{kind}-{size}"
@@ -149,6 +196,7 @@ def measure(kind: str, sizes: Sequence[int], projects: dict[str, Path], limit_s:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 100, 1_000, 10_000])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[*KINDS], help="what grows (default: all)")
     parser.add_argument("--before", help="a git revision to compare with")
     parser.add_argument("--limit", type=int, default=300, help="seconds of CPU that a command may take")
     parser.add_argument("--directory", type=Path, help="where the roots are made (default: a temporary directory)")
@@ -164,7 +212,7 @@ def main() -> None:
             make_partitions(scratch / "warm", 10)
             for project in projects.values():  # compiles the kernels of the revision
                 run((sys.executable, *of_partitions(str(scratch / "warm"))["append"]), project, options.limit)
-            for kind in ("partitions", "groups"):
+            for kind in options.kinds:
                 measure(kind, options.sizes, projects, options.limit, scratch)
         finally:
             if options.before is not None:
