@@ -16,9 +16,10 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from enum import Enum, auto
+from typing import ClassVar, Final, NamedTuple
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.errors import KafkalogError
@@ -31,11 +32,31 @@ from pyspark_kafkalog.metadata.commit_log import (
     OldCommits,
 )
 from pyspark_kafkalog.metadata.image import MetadataImage, broker_configs
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, MetadataRecord
 from pyspark_kafkalog.metadata.snapshots import LoadedSnapshot, Snapshots
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 
 _LOG: Final = logging.getLogger(__name__)
+
+
+class Look(Enum):
+    """How a writer looks at the log before it commits: the cheaper, the less it finds."""
+
+    #: Not at all.
+    NONE = auto()
+    #: It takes what the lost race has shown.
+    KNOWN = auto()
+    #: It asks for the next commit.
+    NEXT = auto()
+    #: It lists the later commits.
+    LISTED = auto()
+
+
+class Pause(NamedTuple):
+    """A writer waits so long, then looks at the log."""
+
+    seconds: float
+    look: Look
 
 
 _MIN_BYTES_BETWEEN_SNAPSHOTS: Final = 64 << 10
@@ -180,14 +201,22 @@ class MetadataBackend(ABC):
         """The image of the newest whole snapshot. Raises OSError, or UnsupportedFormatError."""
         return self.snapshots.load_newest()
 
-    def seconds_until_turn(self) -> float:
-        """How long a writer waits before its next commit, so that others come to theirs; not at all behind a lock."""
-        return 0.0
+    def pauses(self, lost: int, jitter: Callable[[], float]) -> Iterator[Pause]:
+        """The pauses of a writer before the attempt that follows `lost` lost races.
 
-    def back_off_seconds(self, attempt: int, jitter: float) -> float:
-        """How long to wait after the lost race of that attempt, the first being 0; `jitter` is from 0 to 1."""
-        longest: float = min(_FIRST_BACK_OFF_SECONDS * 2 ** min(attempt, 16), _LONGEST_BACK_OFF_SECONDS)
-        return longest * jitter
+        After each pause the writer looks at the log as it says. `jitter` gives numbers from 0 to 1.
+        """
+        if lost:
+            longest: float = min(_FIRST_BACK_OFF_SECONDS * 2 ** min(lost - 1, 16), _LONGEST_BACK_OFF_SECONDS)
+            yield Pause(longest * jitter(), Look.NONE)
+
+    def look(self, offset: int, look: Look) -> Iterable[Commit]:
+        """The commits from `offset` on that a look finds, perhaps not all: `publish` decides."""
+        return ()
+
+    def header(self, commit_id: str, operation: str) -> CommitRecord:
+        """The first record of a commit."""
+        return CommitRecord(commit_id=commit_id, operation=operation)
 
     @abstractmethod
     def head(self) -> int | None:

@@ -19,7 +19,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final
 
@@ -30,7 +30,7 @@ from pyspark_kafkalog.errors import (
     InvalidRecordError,
     KafkalogError,
 )
-from pyspark_kafkalog.metadata.backend import MetadataBackend
+from pyspark_kafkalog.metadata.backend import Look, MetadataBackend
 from pyspark_kafkalog.metadata.commit_log import (
     Commit,
     CommitLog,
@@ -127,7 +127,6 @@ class MetadataStore:
         self._unknown_outcomes: dict[str | None, tuple[str, int]] = {}
         cached = _CACHE.get(self._cache_key())
         self.is_from_cache = cached is not None  # so that it may be behind
-        self._has_met_others = False  # other writers' commits lately: look for more of them before a commit
         self._loaded = self._load() if cached is None else cached
 
     def remember(self) -> None:
@@ -282,8 +281,11 @@ class MetadataStore:
         return loaded
 
     def _read_on(self, loaded: LoadedImage, *, many: bool = False) -> LoadedImage:
+        return self._with(loaded, self.log.read_from(loaded.image.next_offset, many=many))
+
+    def _with(self, loaded: LoadedImage, commits: Iterable[Commit]) -> LoadedImage:
         image, tail = loaded.image, loaded.tail
-        for commit in self.log.read_from(image.next_offset, many=many):
+        for commit in commits:
             image = self._apply(image, commit)
             tail = tail.after_commit(commit, self.log.name_of(commit.base_offset))
         return loaded if image is loaded.image else LoadedImage(image, tail)
@@ -327,22 +329,19 @@ class MetadataStore:
         if commit_id is None:
             # Never from `rng`: writers with the same seed would mistake each other's commits for their own.
             commit_id = encode_uuid(os.urandom(16))
-        header = CommitRecord(commit_id=commit_id, operation=new.operation)
         failure: CommitConflictError | CommitStateUnknownError | None = None
-        if pause := self._backend.seconds_until_turn():
-            self._sleep(pause)
         for attempt in range(new.max_attempts):
-            known = self._loaded.image
-            may_be_behind = newest is not known and (self._has_met_others or not self.sees_end)
-            is_newest = attempt > 0 or unsure_since is not None or may_be_behind
             with _in_doubt(unsure_since):
+                self._await_turn(attempt)
+                known = self._loaded.image
+                may_be_behind = (attempt > 0 or newest is not known) and not self.sees_end
+                is_newest = unsure_since is not None or may_be_behind
                 image = self.refresh_to_head() if is_newest else known
                 own = self._find_own(commit_id, unsure_since)
             if own is not None:
                 self._unknown_outcomes.pop(key, None)
                 return CommitOutcome(self.refresh(), own)
-            if is_newest and not attempt:
-                self._has_met_others = image is not known
+            header = self._backend.header(commit_id, new.operation)
             plan_commit = self._plan if is_newest else self._plan_first
             plan = plan_commit(image, new, header)
             if plan is None:
@@ -356,7 +355,6 @@ class MetadataStore:
                 return outcome
             except CommitConflictError as error:
                 failure = error
-                self._has_met_others = True
                 if unsure_since is None:
                     self._unknown_outcomes.pop(key, None)
             except CommitStateUnknownError as error:
@@ -364,13 +362,30 @@ class MetadataStore:
                 unsure_since = plan.image.next_offset if unsure_since is None else unsure_since
                 if self._backend.repeats_creates:
                     break
-            self._back_off(attempt)
         with _in_doubt(unsure_since):
             own = self._find_own(commit_id, unsure_since)
         if own is not None:
             self._unknown_outcomes.pop(key, None)
             return CommitOutcome(self.refresh(), own)
         raise failure if failure is not None else ValueError("max_attempts must be 1 or more")
+
+    def _await_turn(self, lost: int) -> None:
+        """Wait until other writers of the root have had their turns, after `lost` lost races."""
+        for seconds, look in self._backend.pauses(lost, self._rng.random):
+            if seconds:
+                self._sleep(seconds)
+            if look is not Look.NONE:
+                self._look(look)
+
+    def _look(self, look: Look) -> None:
+        with self._refresh_lock:
+            loaded = self._loaded
+            try:
+                self._set_loaded(self._with(loaded, self._backend.look(loaded.image.next_offset, look)))
+                return
+            except CommitsRemovedError:
+                pass
+        self.refresh()
 
     def find_commit(self, key: str) -> Commit | None:
         """The commit that an earlier call of `make` with `key` published although it raised an error; None if none.
@@ -481,9 +496,6 @@ class MetadataStore:
             self._note_snapshot(loaded, self._backend.write_due_snapshot(loaded, now_ms=clock_ms))
         now_ms = clock_ms if now_ms is None else now_ms
         return self._backend.remove_old_commits(self._loaded, now_ms=now_ms, clock_ms=clock_ms, dry_run=dry_run)
-
-    def _back_off(self, attempt: int) -> None:
-        self._sleep(self._backend.back_off_seconds(attempt, self._rng.random()))
 
 
 def _in_doubt(unsure_since: int | None) -> AbstractContextManager[None]:

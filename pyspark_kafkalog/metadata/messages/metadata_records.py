@@ -287,11 +287,18 @@ class FormatRecord(MetadataRecord):
     is_object_root: bool = False
 
 
+class WriterTurn(Message):
+    writer: int = 0
+    request_ms: int = 0
+    left_ms: int = -1
+
+
 class CommitRecord(MetadataRecord):
     """CommitRecord: api key 20001, version 0."""
 
     commit_id: str = ZERO_UUID
     operation: str = ""
+    turn: WriterTurn | None = None
 
 
 class WrittenPartition(Message):

@@ -7,7 +7,8 @@ extensions):
 
     20000 FormatRecord           in the first commit: the version of the rules that all commits follow
     20001 CommitRecord           first in every commit: its random id, by which a writer recognizes its commit, and the
-                                 operation
+                                 operation. In an object store also the writer and its turn: advice for other writers
+                                 (objects/turns.py)
     20002 WriteCommitRecord      what a write appended: transactional id, version and incarnation, producer; offsets,
                                  records and bytes by partition. With a transactional id, its version becomes the last
                                  committed one. Without a producer id the transactional id keeps its producer; without

@@ -1,6 +1,6 @@
 """The metadata of a root in an object store. In reading order:
 
 - log: one commit, one object; put-if-absent as compare-and-set; the oldest commit, and when a process looks at it
-- turns: when a writer gives way to others
+- turns: when a writer commits, and when it gives way to others
 - backend: the store as the metadata store uses it: snapshots and retention after a commit
 """

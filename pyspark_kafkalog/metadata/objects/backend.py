@@ -37,10 +37,10 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError, LogDirError
-from pyspark_kafkalog.metadata.backend import LOGGING_FAILURES, MetadataBackend, MetadataLogConfig
+from pyspark_kafkalog.metadata.backend import LOGGING_FAILURES, Look, MetadataBackend, MetadataLogConfig, Pause
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, Commit, KnownSnapshot, LoadedImage, OldCommits
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, MetadataRecord
 from pyspark_kafkalog.metadata.objects.log import (
     MARKER_KEY,
     META_PROPERTIES_BYTES_MAX,
@@ -244,11 +244,23 @@ class ObjectBackend(MetadataBackend):
     def sees_end(self, loaded: LoadedImage) -> bool:
         return self.log.sees_end(loaded.image.next_offset)
 
-    def seconds_until_turn(self) -> float:
-        return self.log.turns.pause_seconds()
+    def pauses(self, lost: int, jitter: Callable[[], float]) -> Iterator[Pause]:
+        for pause in self.log.turns.pauses(lost, jitter):
+            self.log.put_claim()
+            yield pause
 
-    def back_off_seconds(self, attempt: int, jitter: float) -> float:
-        return self.log.turns.back_off_seconds(attempt)
+    def look(self, offset: int, look: Look) -> Iterable[Commit]:
+        return self.log.look(offset, look)
+
+    def header(self, commit_id: str, operation: str) -> CommitRecord:
+        return CommitRecord(commit_id=commit_id, operation=operation, turn=self.log.turns.announce())
+
+    def after_commit(self, loaded: LoadedImage, *, now_ms: int) -> KnownSnapshot | None:
+        self.log.delete_claims(own=True)
+        try:
+            return super().after_commit(loaded, now_ms=now_ms)
+        finally:
+            self.log.turns.ended()
 
     def head(self) -> int | None:
         return None

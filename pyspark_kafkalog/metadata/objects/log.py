@@ -8,11 +8,13 @@
         <20 digits>-0000000000.checkpoint               a snapshot, by its end offset, in KRaft's format       (create)
         kafkalog-newest-snapshot                        hint: its file name and size in bytes                  (put)
         kafkalog-start                                  commits below this offset are removed (see below)          (put)
+        kafkalog-waiting-<writer>-<ms>                  claim: a writer asks the others for a turn (turns.py)      (put)
 
 The create of the next name decides, by the rule of object_store/retries.py: there is no lock and no listing. A reader
 derives the next name from the last commit: a check for new commits is one GET that finds nothing. A process further
 behind lists the later commits and reads, side by side, the few objects that hold them all; a listing that leaves some
-out only costs more requests.
+out only costs more requests. A reader that is slower than the writers would never come to the end: it ends at what a
+second listing shows. A writer does with less: it reads what one listing shows and creates the next name.
 
 Objects are created or replaced as a whole, so a crash leaves no partial ones. A crash of a writer leaves its commit
 whole, or none, or a request on its way that still makes it; a later commit then finds the name taken, or takes it.
@@ -33,8 +35,12 @@ count nowhere. Both therefore look at the start after a long time, and only then
   there is one. If that is longer ago, or if it looks below that end, as for the outcome of a commit of its own, it
   reads the start when it has come to the end again: what it has read counts only if it began there or above. It does
   so every ten minutes in any case, which also shows that another root is in place of the one that was opened.
-- A writer whose commit is created more than 30 s after the log was seen to end at its name reads the start then: its
-  commit counts only if its name is not below. That another thread of the process has seen a later end says nothing.
+- A writer whose commit is created more than 30 s after the log was seen to end at its name, or before it, reads the
+  start then: its commit counts only if its name is not below. That another thread of the process has seen a later end
+  says nothing.
+
+The end of the log is a name that was not found, or the end of a listing. A listing may leave out commits of the last
+minutes: these are kept for much longer than the times above.
 
 Times are the longer of what the wall clock and the monotonic clock show, since the latter stands still in a suspended
 machine. The clocks of different machines are compared nowhere.
@@ -58,6 +64,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, CorruptRecordError, LogDirError
+from pyspark_kafkalog.metadata.backend import Look
 from pyspark_kafkalog.metadata.commit_log import (
     MAX_COMMIT_BYTES,
     Commit,
@@ -67,7 +74,7 @@ from pyspark_kafkalog.metadata.commit_log import (
     decode_commit,
     encode_commit,
 )
-from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, MetadataRecord
 from pyspark_kafkalog.metadata.objects.turns import WriterTurns
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, METADATA_DIR
 from pyspark_kafkalog.metadata.snapshots import SnapshotId
@@ -330,13 +337,16 @@ class CommitLogStart:
         return any(at.seconds_until(now) > READER_TRUST_S for at in (self._read_at, self._end[1]))
 
     def was_at_end(self, offset: int, at: Moment) -> None:
-        """Note that the log ended at `offset`, or below, when a request was sent at that time, for certain."""
+        """Note that the log ended at `offset`, or below, when a request was sent at that time.
+
+        Commits of the minutes before may be missing.
+        """
         self._end = offset, at
 
     def seen_at_end(self, offset: int) -> Moment | None:
-        """When the log was last seen to end at `offset`; None if it was not, or a later end was seen since."""
+        """When the log was last seen to end at `offset` or below; None if a later end, or none, was seen."""
         end = self._end
-        return end[1] if end is not None and end[0] == offset else None
+        return end[1] if end is not None and end[0] <= offset else None
 
     def is_recent(self, seen: Moment | None) -> bool:
         """Whether the end of the log was seen so recently that a commit there need not look at the start of the log."""
@@ -363,6 +373,8 @@ class CommitLogStart:
 
 #: Commits that a reader reads one after the other before it lists the later ones.
 _ONE_BY_ONE: Final = 2
+#: A reader that has listed them so often ends there: others commit faster than it asks.
+_LISTINGS_MAX: Final = 2
 _LISTED_AT_ONCE: Final = 10_000
 _READ_AT_ONCE: Final = 8
 
@@ -398,7 +410,7 @@ class ObjectCommitLog(CommitLog):
         self._store = store
         self._start = start
         self._waiting = waiting
-        self.turns = WriterTurns(waiting.monotonic, waiting.rng)
+        self.turns = WriterTurns(waiting.monotonic)
         self._last_read: CommitObject | None = None
         self._end_offset = -1  # where the end of the log was found last, by reading or by a commit
 
@@ -414,7 +426,9 @@ class ObjectCommitLog(CommitLog):
         return None if found is None else found.commit(base_offset)
 
     def _read_object(self, base_offset: int) -> CommitObject | None:
+        began_s = self._waiting.monotonic()
         found = read_commit_object(self._store, base_offset)
+        self.turns.asked(self._waiting.monotonic() - began_s)
         if found is not None:
             self._last_read = found
         return found
@@ -433,25 +447,67 @@ class ObjectCommitLog(CommitLog):
 
     def _read_to_end(self, offset: int, *, many: bool) -> Generator[Commit, None, tuple[int, Moment]]:
         """The commits from `offset` on; returns where the log ended, and when."""
-        for commit in self._read_listed(offset) if many else ():
+        is_opening, listings = many, 0
+        while True:
+            at = self._start.now()
+            commits = self._read_listed(offset) if many else self._read_next(offset, _ONE_BY_ONE)
+            read = 0
+            for commit in commits:
+                if not is_opening:
+                    self._note(commit, at)
+                yield commit
+                offset = commit.next_offset
+                read += 1
+            listings += many
+            if listings == _LISTINGS_MAX or (not many and read < _ONE_BY_ONE):
+                return offset, at
+            many = not many  # also after a listing: it may leave out the last ones
+
+    def _note(self, commit: Commit, at: Moment) -> None:
+        first = commit.records[0]
+        self.turns.saw(commit.base_offset, first.turn if isinstance(first, CommitRecord) else None, at.monotonic_s)
+
+    def look(self, offset: int, look: Look) -> Iterator[Commit]:
+        """The commits from the one at `offset` on that a look finds, perhaps not all. Raises CommitsRemovedError."""
+        at = self._start.now()
+        if look is not Look.KNOWN and self._start.is_due(offset):
+            commits = list(self.read_from(offset))
+        elif look is Look.KNOWN:
+            commits = list(self._read_known(offset))
+        else:
+            commits = list(self._read_listed(offset) if look is Look.LISTED else self._read_next(offset, 1))
+        for each in commits:
+            self._note(each, at)
+            yield each
+            offset = each.next_offset
+        if look is Look.LISTED or (look is Look.NEXT and not commits):
+            self._was_at_end(offset, at)
+        if commits:
+            self._end_offset = offset
+        self.turns.looked()
+
+    def _read_known(self, offset: int) -> Iterator[Commit]:
+        """The commits in the object that was read last."""
+        last = self._last_read
+        while last is not None and offset in last:
+            commit = last.commit(offset)
             yield commit
             offset = commit.next_offset
-        met = 0
-        while True:  # also after a listing: it may leave out the last ones
-            now = self._start.now()
-            commits = list(self._read_next(offset, _ONE_BY_ONE))
-            yield from commits
-            met += len(commits)
-            offset = commits[-1].next_offset if commits else offset
-            if len(commits) < _ONE_BY_ONE:
-                break
-            for commit in self._read_listed(offset):
-                yield commit
-                met += 1
-                offset = commit.next_offset
-        if met:
-            self.turns.met_others(met)
-        return offset, now
+
+    def put_claim(self) -> None:
+        """Ask other writers for a turn, if it is time for that; remove the claims of those that did not come."""
+        claim = self.turns.claim_to_put()
+        if claim is not None:
+            with contextlib.suppress(ObjectStoreError):  # it only saves time
+                self._store.put(metadata_key(claim), b"\n")
+        self.delete_claims()
+
+    def delete_claims(self, *, own: bool = False) -> None:
+        """Remove claims: that of this writer, which has committed, or those of writers that did not come."""
+        names = self.turns.claims_to_delete(own=own)
+        if names:
+            with contextlib.suppress(ObjectStoreError):  # others remove it
+                self._store.delete([metadata_key(each) for each in names])
 
     def _was_at_end(self, offset: int, at: Moment) -> None:
         self._end_offset = offset
@@ -494,9 +550,20 @@ class ObjectCommitLog(CommitLog):
     def _list_from(self, offset: int) -> list[tuple[int, int]]:
         """Base offsets and sizes in bytes of the commits from `offset` on, in order; not more than a few thousand."""
         after = commit_key(offset).removesuffix(LOG_SUFFIX)
-        listed = ((parse_commit_key(each.key), each) for each in self._store.list_objects(METADATA_DIR, after=after))
-        commits = ((found, each.size_bytes) for found, each in listed if found is not None and found >= offset)
-        return sorted(islice(commits, _LISTED_AT_ONCE))
+        at = self._start.now()
+        others: list[str] = []
+
+        def commits() -> Iterator[tuple[int, int]]:
+            for each in self._store.list_objects(METADATA_DIR, after=after):
+                found = parse_commit_key(each.key)
+                if found is None:
+                    others.append(each.key.rpartition("/")[2])
+                elif found >= offset:
+                    yield found, each.size_bytes
+
+        found = sorted(islice(commits(), _LISTED_AT_ONCE))
+        self.turns.saw_claims(others, at.monotonic_s)
+        return found
 
     def _read_objects(self, offset: int, listed: Sequence[tuple[int, int]]) -> Iterator[Commit]:
         """The commits from the one at `offset` to the last of `listed`. Raises CommitsRemovedError."""
@@ -568,7 +635,6 @@ class ObjectCommitLog(CommitLog):
         )
         took_s = self._start.now().monotonic_s - now.monotonic_s
         if isinstance(outcome, Taken):
-            self.turns.lost(took_s)
             with contextlib.suppress(CorruptRecordError):  # reading it again reports the damage
                 self._last_read = CommitObject(outcome.body, base_offset, name)
             raise CommitConflictError(f"another writer published {name} first")
@@ -576,7 +642,7 @@ class ObjectCommitLog(CommitLog):
             self._check_counts(loaded, base_offset)
         next_offset = base_offset + len(records)
         self._was_at_end(next_offset, now)
-        self.turns.committed(took_s)
+        self.turns.committed(base_offset, took_s)
         return Commit(base_offset, next_offset, timestamp_ms, tuple(records), len(batch), carried_by_next(body))
 
     def _follows(self, last_file: str) -> bool:

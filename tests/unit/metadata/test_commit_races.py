@@ -145,11 +145,12 @@ def test_commit_that_arrives_late_is_found_before_retry(
     fs = LinkReportsFailure("late")
     unsure = LocalMetadataStore.open(root, clock=lambda: 1_000, fs=fs)
 
-    def arrive(attempt: int) -> None:
-        assert fs._late is not None
-        fs._late[1].write_bytes(fs._late[0])
+    def arrive(lost: int) -> None:
+        if lost:
+            assert fs._late is not None
+            fs._late[1].write_bytes(fs._late[0])
 
-    monkeypatch.setattr(unsure, "_back_off", arrive)
+    monkeypatch.setattr(unsure, "_await_turn", arrive)
     outcome = unsure.commit(lambda image: create_topic(image, "orders", partitions=1), operation="create topic")
     assert outcome.commit is not None
     assert outcome.commit.base_offset == store.image.next_offset
@@ -165,7 +166,7 @@ def test_disk_failure_after_unknown_result_raises_commit_state_unknown(
     def no_space(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(unsure, "_back_off", lambda attempt: monkeypatch.setattr(fs, "open", no_space))
+    monkeypatch.setattr(unsure, "_await_turn", lambda lost: lost and monkeypatch.setattr(fs, "open", no_space))
     with pytest.raises(CommitStateUnknownError, match="No space left"):
         unsure.commit(lambda image: create_topic(image, "orders", partitions=1), operation="create topic")
 
