@@ -287,7 +287,8 @@ def test_restarts_with_a_function_that_fails_leave_the_files_of_one_try(
 ) -> None:
     files = Input(spark, tmp_path / "input", rows_a_file=25_000)  # more than one Arrow batch of a task
     files.add_files(1)
-    poisoned = files.stream("if(value = '24999', raise_error('a poison row'), value) value")
+    # More than fits between Spark and its worker, so that the worker has written when the last row fails.
+    poisoned = files.stream("if(value = '24999', raise_error('a poison row'), value) value", "repeat('k', 1000) key")
     counts = []
     for _ in range(3):
         with pytest.raises(StreamingQueryException, match="a poison row"):

@@ -35,7 +35,7 @@ from test_kill import queries
 
 from pyspark.sql import SparkSession
 
-from pyspark_kafkalog.delta import delta_to_topic, job, topic_to_delta
+from pyspark_kafkalog.delta import delta_target, delta_to_topic, topic_to_delta
 from pyspark_kafkalog.maintenance.jobs.tasks import with_delta
 
 home = Path(sys.argv[2])
@@ -53,7 +53,7 @@ def start_deadly(rows, write, **options):
             os.kill(jvm, signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return job.start(rows, write_and_wait, **options)
+    return delta_target.start(rows, write_and_wait, **options)
 
 
 topic_to_delta.start = delta_to_topic.start = start_deadly

@@ -103,7 +103,7 @@ def test_command_prints_the_version_that_it_read_and_the_offsets_that_it_wrote(
     assert main(command) == 0
     assert capsys.readouterr().out == f"{tmp_path}/source: changes up to version 1\nnew-0: offsets 0 to 2\n"
     assert main(command) == 0
-    assert capsys.readouterr().out == f"{tmp_path}/source: no changes read\nnew: no new records\n"
+    assert capsys.readouterr().out == f"{tmp_path}/source: changes up to version 1\nnew: no new records\n"
 
 
 def test_changes_of_one_version_become_last_state_of_each_key(spark: SparkSession) -> None:
