@@ -151,12 +151,18 @@ def close_names(fd: int) -> None:
         os.close(fd)
 
 
+def forget_names(directory: Path) -> None:
+    """Open the directory anew for the next name in it, because it has been renamed."""
+    if _kept.directories is not None:
+        _kept.directories.forget(str(directory))
+
+
 class KeptDirectories:
     """Directories that stay open, `most` of them, for all names that one thread at a time uses in a block.
 
-    A block is an operation in which no directory gets another place: one that holds the root's lock, or that only
-    reads. Those of earlier blocks are used again, until `close`: the first use in a block finds out, by one call,
-    whether a directory is still at its path.
+    A block is an operation in which no directory gets another place but by `FileSystem.rename`: one that holds the
+    root's lock, or that only reads. Those of earlier blocks are used again, until `close`: the first use in a block
+    finds out, by one call, whether a directory is still at its path.
     """
 
     def __init__(self, most: int = _KEPT_MAX) -> None:
@@ -189,6 +195,11 @@ class KeptDirectories:
             self._open[directory] = fd
             self._checked.add(directory)
         return fd
+
+    def forget(self, directory: str) -> None:
+        """Close the directory, which has got another name in this block: its name may be used for a new one."""
+        if directory in self._open:
+            self._drop(directory)
 
     def has(self, fd: int) -> bool:
         return fd in self._open.values()

@@ -49,7 +49,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Final, Literal, ParamSpec, TypeVar, get_args
 
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError
-from pyspark_kafkalog.storage.below_root import close_names, open_directory, open_file, open_names, split
+from pyspark_kafkalog.storage.below_root import close_names, forget_names, open_directory, open_file, open_names, split
 from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.units import MIB, NS_PER_MS
 from pyspark_kafkalog.values import check_one_of
@@ -376,6 +376,7 @@ class FileSystem:
         """Rename `source`; replaces `target` atomically."""
         with _NameOf(source) as (name, fd), _NameOf(target) as (new_name, new_fd):
             os.replace(name, new_name, src_dir_fd=fd, dst_dir_fd=new_fd)
+        forget_names(source)
 
     @_described
     def link(self, source: Path, target: Path) -> None:

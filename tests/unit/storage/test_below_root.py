@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -148,6 +149,24 @@ def test_directories_that_are_kept_are_opened_once_while_they_stay_in_place(tmp_
         assert descriptors() == before + 2
     kept.close()
     assert descriptors() == before
+
+
+def test_name_of_a_renamed_directory_leads_to_the_new_one(tmp_path: Path) -> None:
+    directory = tmp_path / "orders-0"
+    for number in range(2):
+        directory.mkdir()
+        (directory / "file").write_text(f"{number}")
+        with keep_directories():
+            os.close(below_root.open_file(directory / "file"))
+            FileSystem().rename(directory, tmp_path / f"renamed-{number}")
+            with pytest.raises(FileNotFoundError):
+                below_root.open_file(directory / "file")
+            directory.mkdir()
+            (directory / "file").write_text("new")
+            fd = below_root.open_file(directory / "file")
+            assert os.read(fd, 9) == b"new"
+            os.close(fd)
+        shutil.rmtree(directory)
 
 
 def test_directory_that_is_a_link_is_refused_and_a_missing_one_asked_for_again(tmp_path: Path) -> None:
