@@ -31,6 +31,7 @@ from typing import Any, Final
 
 import google_crc32c
 import numpy as np
+from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
@@ -100,6 +101,17 @@ BATCH_DTYPE: Final = np.dtype(
         ("producer_epoch", np.int16),
     ]
 )
+
+
+def assigned_heads(batches: NDArray[np.void]) -> NDArray[np.uint8]:
+    """The bytes that a log assigns, a row a batch (BATCH_DTYPE): base offset, length and leader epoch."""
+    heads = np.empty((len(batches), MAGIC_AT), dtype=np.uint8)
+    heads[:, :LENGTH_AT] = batches["base_offset"].astype(">i8")[:, None].view(np.uint8)
+    heads[:, LENGTH_AT:LEADER_EPOCH_AT] = (
+        (batches["size_bytes"] - LOG_OVERHEAD_BYTES).astype(">i4")[:, None].view(np.uint8)
+    )
+    heads[:, LEADER_EPOCH_AT:] = batches["leader_epoch"].astype(">i4")[:, None].view(np.uint8)
+    return heads
 
 
 def next_sequence(sequence: int, by: int) -> int:

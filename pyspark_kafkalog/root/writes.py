@@ -20,8 +20,8 @@ epochs are exhausted. Functions map an image to records or raise, and the commit
 A task of a write stages records with the root's `Staging`; `hand_over` returns what its commit takes, which can be
 pickled. A crash leaves files or objects that no commit names: clean-up removes them.
 
-    LocalStaging      `.staged` files in the partitions' directories (storage/staged_file.py), which the commit links
-                      or copies
+    LocalStaging      `.staged` files in partitions' directories (storage/staged_file.py), which the commit copies or
+                      links
     ObjectStaging     files in a scratch directory of this machine, then data objects in the store (storage/objects/)
 
 Source of the rules: org.apache.kafka.coordinator.transaction.TransactionMetadata and TransactionCoordinator.
@@ -32,7 +32,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias, get_args
 
@@ -294,7 +294,7 @@ class LocalStaging:
 
     def hand_over(self, files: Sequence[StagedFile], topic_ids: Mapping[str, str]) -> tuple[Staged, ...]:
         """See Staging."""
-        return tuple(files)
+        return tuple(replace(each, topic_id=topic_ids[each.topic_partition.topic]) for each in files)
 
     def discard(self, files: Sequence[StagedFile]) -> None:
         """See Staging."""

@@ -6,7 +6,8 @@ filesystem   the calls that change the file system; flush modes; file operations
 artefacts/   the small files of a partition directory and of a root, one format a module
 segment/     one segment: its log file and its indexes
 log/         a partition's log: its segments and producers; appending, loading, reading
-staged_file  one file of records that a write has put on disk but not committed; removal of abandoned ones
+staged_file  files of records that a write has put on disk but not committed; removal of abandoned ones
+staged_parts each partition's batches in the staged files of all tasks of a write
 stager       joins, checks, partitions and encodes the records of one topic into staged files
 objects/     the same in an object store: batches of many partitions in one object, and how they are read
 """

@@ -1,10 +1,16 @@
-"""Staged data: encoded batches of one topic partition, written by one task, not yet committed.
+"""Staged data: encoded batches of one topic, written by one task, not yet committed.
 
-    <root>/<topic>-<partition>/<write id>-<task>.staged
+    <root>/<topic>-<partition>/<write id>-<task>.staged       batches of any partitions of the topic, in the directory
+                                                              of the partition that the task wrote to first
+    <root>/<topic>-<partition>/<write id>-<task>own.staged    the further batches of this partition alone, once it has
+                                                              more than `SHARED_BYTES`
 
-Kafka ignores the suffix. The file holds record batches back to back with offsets that count from 0; the commit assigns
-the final ones. The task's result includes a table of the batches, so the commit need not scan the file. A crash before
-the commit leaves the file behind; nothing refers to it.
+So a task has one file, however many partitions it writes to, and another one for each MiB at most. The commit copies
+batches of the first kind; a large file of the second kind can become a segment.
+
+Kafka ignores the suffix. The files hold record batches back to back. Offsets count from 0 in each partition; the commit
+assigns the final ones. The task's result includes a table of the batches, so the commit need not scan the files
+(staged_parts.py). A crash before the commit leaves the files behind; nothing refers to them.
 
 Failed tasks, second copies of tasks and killed processes leave files that no commit will take. These go
 
@@ -34,6 +40,7 @@ import contextlib
 import os
 import re
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,7 +54,7 @@ from pyspark_kafkalog.errors import UnknownTopicError
 from pyspark_kafkalog.record.header import BATCH_DTYPE, Buffer
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.below_root import refuse_link
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, in_parallel
+from pyspark_kafkalog.storage.filesystem import FileSystem, in_parallel
 from pyspark_kafkalog.storage.names import (
     LOG_SUFFIX,
     STAGED_SUFFIX,
@@ -58,39 +65,60 @@ from pyspark_kafkalog.storage.names import (
 )
 from pyspark_kafkalog.units import NS_PER_MS
 
+#: What a task stages in one partition before the partition gets a file of its own. The commit copies this, and copying
+#: it costs less than a millisecond.
+SHARED_BYTES: Final = 1 << 20
 #: Half of the 1024 files that a process may have open by default; finishing opens a few more.
 _OPEN_FILES_MAX: Final = 512
+#: Before the suffix in the name of a file with the batches of one partition alone.
+_OWN: Final = "own"
+_MESSAGE_LEVEL: Final = 1
 _MICRO_BATCH: Final = re.compile(r"([0-9a-f]{32})b([0-9]{1,19})r([0-9a-f]{32})")
 #: The directories, with query and run, from which this process has removed what earlier runs left; see `_first_visit`.
 _VISITED: Final[dict[tuple[Path, str, str], None]] = {}
 _VISITED_MAX: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StagedFile:
-    """One finished `.staged` file. `batches` has BATCH_DTYPE: positions in this file, offsets counted from 0."""
+    """One finished `.staged` file in the directory of `topic_partition`.
+
+    `batches` has BATCH_DTYPE, in the order of the appends: positions in this file, offsets counted from 0 in each
+    partition. `partitions` has the partition of each batch. `topic_id`: the topic's when it was staged; '' if unknown.
+    """
 
     topic_partition: TopicPartition
     name: str
     size_bytes: int
     batches: NDArray[np.void]
+    partitions: NDArray[np.int32]
+    topic_id: str = ""
 
-    @property
-    def offsets_count(self) -> int:
-        """Number of offsets of its batches."""
-        return int(self.batches["last_offset"][-1]) + 1 if len(self.batches) else 0
+    def __reduce__(self) -> tuple[Callable[..., StagedFile], tuple[object, ...]]:
+        """Compressed by column: the files of all tasks travel to the driver at once."""
+        columns = [self.batches[name].tobytes() for name in BATCH_DTYPE.names or ()]
+        packed = zlib.compress(b"".join((*columns, self.partitions.tobytes())), _MESSAGE_LEVEL)
+        return _unpacked, (self.topic_partition, self.name, self.size_bytes, self.topic_id, packed)
 
     @property
     def write_id(self) -> str:
         """The id of the write that the file belongs to."""
         return write_id_of(self.name)
 
-    @property
-    def records_count(self) -> int:
-        return int(self.batches["records_count"].sum())
-
     def path(self, root: Path) -> Path:
         return child_path(partition_path(root, self.topic_partition), self.name)
+
+
+def _unpacked(topic_partition: TopicPartition, name: str, size_bytes: int, topic_id: str, packed: bytes) -> StagedFile:
+    columns = zlib.decompress(packed)
+    count = len(columns) // (BATCH_DTYPE.itemsize + np.dtype(np.int32).itemsize)
+    batches = np.empty(count, BATCH_DTYPE)
+    at = 0
+    for column in BATCH_DTYPE.names or ():
+        batches[column] = np.frombuffer(columns, BATCH_DTYPE[column], count, at)
+        at += count * BATCH_DTYPE[column].itemsize
+    partitions = np.frombuffer(columns, np.int32, count, at)
+    return StagedFile(topic_partition, name, size_bytes, batches, partitions, topic_id)
 
 
 def write_id_of(name: str) -> str:
@@ -191,70 +219,50 @@ class StagedFileWriter:
     """Writes one staged file; `finish` makes it durable, `discard` removes it."""
 
     def __init__(
-        self,
-        root: Path,
-        topic_partition: TopicPartition,
-        *,
-        write_id: str,
-        task: int,
-        fs: FileSystem = LOCAL,
-        open_files: OpenStagedFiles | None = None,
+        self, path: Path, topic_partition: TopicPartition, *, fs: FileSystem, open_files: OpenStagedFiles
     ) -> None:
-        refuse_link(partition_path(root, topic_partition))
+        refuse_link(path.parent)
         self._fs = fs
-        self._open_files = open_files if open_files is not None else OpenStagedFiles()
+        self._open_files = open_files
         self._topic_partition = topic_partition
-        self._path = child_path(partition_path(root, topic_partition), f"{write_id}-{task}{STAGED_SUFFIX}")
+        self._path = path
         self._open_files.use(self)
         self._fd: int | None = None
         try:
-            self._fd = fs.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            self._fd = fs.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         except FileNotFoundError:
             raise UnknownTopicError(
-                f"{topic_partition}: expected its directory in {root}, found none: the topic was deleted since the "
-                "write began"
+                f"{topic_partition}: expected its directory in {path.parent.parent}, found none: the topic was deleted "
+                "since the write began"
             ) from None
         self._size_bytes = 0
-        self._next_offset = 0
         self._tables: list[NDArray[np.void]] = []
+        self._partitions: list[NDArray[np.int32]] = []
 
-    @property
-    def next_offset(self) -> int:
-        """The base offset of the next batch, counted from the file's first record."""
-        return self._next_offset
-
-    @property
-    def size_bytes(self) -> int:
-        return self._size_bytes
-
-    def append(self, data: Buffer, batches: NDArray[np.void]) -> None:
-        """Write `data`, whose batches are in `batches` (positions in `data`, first base offset `next_offset`)."""
-        if not len(batches):
-            return
-        assert int(batches["base_offset"][0]) == self._next_offset
+    def append(self, partition: int, data: Buffer, batches: NDArray[np.void]) -> None:
+        """Write `data`, the batches of a partition that are in `batches` (positions in `data`)."""
         self._open_files.use(self)
         fd = self._opened()
         self._fs.pwrite_all(fd, data, self._size_bytes)
         table = np.array(batches, dtype=BATCH_DTYPE)
         table["position"] += self._size_bytes
         self._tables.append(table)
+        self._partitions.append(np.full(len(table), partition, np.int32))
         written_bytes = len(memoryview(data).cast("B"))
         self._fs.start_writeback(fd, self._size_bytes, written_bytes)
         self._size_bytes += written_bytes
-        self._next_offset = int(batches["last_offset"][-1]) + 1
 
-    def finish(self, *, durable: bool = True) -> StagedFile:
+    def finish(self) -> StagedFile:
         """Make the file durable and describe it. The name becomes durable with the commit that uses it.
 
         After `finish`, successful or not, `discard` still removes the file.
         """
         try:
-            if durable:
-                self._fs.fsync(self._opened())
+            self._fs.fsync(self._opened())
         finally:
             self.close()
-        batches = np.concatenate(self._tables) if self._tables else np.empty(0, dtype=BATCH_DTYPE)
-        return StagedFile(self._topic_partition, self._path.name, self._size_bytes, batches)
+        batches, partitions = np.concatenate(self._tables), np.concatenate(self._partitions)
+        return StagedFile(self._topic_partition, self._path.name, self._size_bytes, batches, partitions)
 
     def discard(self) -> None:
         """Close and remove the file."""
@@ -276,9 +284,9 @@ class StagedFileWriter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagingTask:
-    """One task's part of a write: the names of its files are `<write_id>-<task>.staged`.
+    """One task's part of a write: its id is in the names of the files.
 
-    `is_scratch`: `root` is a directory for these files alone, where the directories of partitions are created.
+    `is_scratch`: `root` is a directory for these files alone, which no commit links: all batches are in shared files.
     `planned_ns`: when the driver planned a micro-batch, in ns since 1970; what other tries staged before is removed.
     """
 
@@ -289,16 +297,82 @@ class StagingTask:
     planned_ns: int = 0
     open_files: OpenStagedFiles = field(default_factory=OpenStagedFiles, repr=False, compare=False)
 
-    def writer(self, topic_partition: TopicPartition, fs: FileSystem) -> StagedFileWriter:
-        """A writer of the task's file for the partition. Raises UnknownTopicError if the partition has no directory."""
+    def begin(self, topic_partition: TopicPartition, fs: FileSystem) -> None:
+        """The task is about to stage its first batches of the partition: remove what earlier tries left there."""
+        directory = partition_path(self.root, topic_partition)
+        if not self.is_scratch:
+            _remove_earlier_tries(directory, self, fs)
+
+    def writer(self, topic_partition: TopicPartition, fs: FileSystem, *, is_own: bool = False) -> StagedFileWriter:
+        """A writer of a file in the partition's directory, for it alone if `is_own`.
+
+        Raises UnknownTopicError if the partition has no directory.
+        """
         directory = partition_path(self.root, topic_partition)
         if self.is_scratch:
             directory.mkdir(exist_ok=True)
-        else:
-            _remove_earlier_tries(directory, self, fs)
-        return StagedFileWriter(
-            self.root, topic_partition, write_id=self.write_id, task=self.task, fs=fs, open_files=self.open_files
-        )
+        name = f"{self.write_id}-{self.task}{_OWN if is_own else ''}{STAGED_SUFFIX}"
+        path = child_path(directory, name)
+        return StagedFileWriter(path, topic_partition, fs=fs, open_files=self.open_files)
+
+
+class TaskFiles:
+    """The staged files of `task` for one topic; see the top of this module for the file that a batch goes to."""
+
+    def __init__(self, task: StagingTask, topic: str, fs: FileSystem) -> None:
+        self._task = task
+        self._topic = topic
+        self._fs = fs
+        self._shared: StagedFileWriter | None = None
+        self._own: dict[int, StagedFileWriter] = {}
+        self._shared_bytes: dict[int, int] = {}
+        self._next_offsets: dict[int, int] = {}
+
+    def next_offset(self, partition: int) -> int:
+        """The base offset of the partition's next batch, counted from the task's first record in it."""
+        return self._next_offsets.get(partition, 0)
+
+    def append(self, partition: int, data: Buffer, batches: NDArray[np.void]) -> None:
+        """Write `data`, whose batches are in `batches` (positions in `data`, first base offset `next_offset`).
+
+        Raises UnknownTopicError if the topic was deleted.
+        """
+        assert int(batches["base_offset"][0]) == self.next_offset(partition)
+        self._writer(partition, len(memoryview(data).cast("B"))).append(partition, data, batches)
+        self._next_offsets[partition] = int(batches["last_offset"][-1]) + 1
+
+    def _writer(self, partition: int, size_bytes: int) -> StagedFileWriter:
+        """The file for the next `size_bytes` of the partition."""
+        own = self._own.get(partition)
+        if own is not None:
+            return own
+        topic_partition = TopicPartition(self._topic, partition)
+        if partition not in self._shared_bytes:
+            self._task.begin(topic_partition, self._fs)
+        shared_bytes = self._shared_bytes.get(partition, 0) + size_bytes
+        if shared_bytes > SHARED_BYTES and not self._task.is_scratch:
+            own = self._own[partition] = self._task.writer(topic_partition, self._fs, is_own=True)
+            return own
+        self._shared_bytes[partition] = shared_bytes
+        if self._shared is None:
+            self._shared = self._task.writer(topic_partition, self._fs)
+        return self._shared
+
+    def finish(self) -> list[StagedFile]:
+        """The finished files, in the order in which the commit appends them. After an error `discard` removes them."""
+        finished = in_parallel([each.finish for each in self._writers()])
+        self._shared, self._own = None, {}
+        return finished
+
+    def discard(self) -> None:
+        """Remove all files, unless `finish` has completed."""
+        for each in self._writers():
+            each.discard()
+        self._shared, self._own = None, {}
+
+    def _writers(self) -> list[StagedFileWriter]:
+        shared = [] if self._shared is None else [self._shared]
+        return [*shared, *(self._own[partition] for partition in sorted(self._own))]
 
 
 def remove_abandoned(root: Path, seen: Iterable[Path], *, now_ns: int, retention_ms: int, fs: FileSystem) -> None:

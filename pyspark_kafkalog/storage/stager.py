@@ -27,9 +27,8 @@ from pyspark_kafkalog.record.columns import RecordColumns
 from pyspark_kafkalog.record.encode import encode_batches
 from pyspark_kafkalog.record.header import NO_TIMESTAMP, TimestampType
 from pyspark_kafkalog.record.partitioner import NO_PARTITION, Partitioner, group_rows
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, in_parallel
-from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staged_file import StagedFile, StagedFileWriter, StagingTask
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask, TaskFiles
 from pyspark_kafkalog.units import NS_PER_MS, US_PER_MS
 
 _UNITS_PER_MS: Final = {"ms": 1, "us": US_PER_MS, "ns": NS_PER_MS}
@@ -147,7 +146,6 @@ class TopicStager:
         clock_ms: Callable[[], int],
         fs: FileSystem = LOCAL,
     ) -> None:
-        self._task = task
         self._topic = topic
         self._partitions_count = partitions_count
         self._config = config
@@ -155,8 +153,7 @@ class TopicStager:
         self._codec = config.stored_compression(codec_named(asked_compression or "none").compression_type)
         self._batch_size_bytes = batch_size_bytes
         self._clock_ms = clock_ms
-        self._fs = fs
-        self._writers: dict[int, StagedFileWriter] = {}
+        self._files = TaskFiles(task, topic, fs)
 
     def add(
         self, columns: RecordColumns, rows: NDArray[np.int64] | None = None, partitions: NDArray[np.int32] | None = None
@@ -175,21 +172,14 @@ class TopicStager:
             self._append(partition, columns, rows[order[bounds[partition] : bounds[partition + 1]]], now_ms)
 
     def finish(self) -> list[StagedFile]:
-        """The finished files, ordered by partition, their data on disk. After an error `discard` removes them."""
-        finished = in_parallel([self._writers[partition].finish for partition in sorted(self._writers)])
-        self._writers = {}
-        return finished
+        """The finished files, their data on disk. After an error `discard` removes them."""
+        return self._files.finish()
 
     def discard(self) -> None:
         """Remove all staged files, unless `finish` has completed."""
-        while self._writers:
-            _, writer = self._writers.popitem()
-            writer.discard()
+        self._files.discard()
 
     def _append(self, partition: int, columns: RecordColumns, rows: NDArray[np.int64], now_ms: int) -> None:
-        writer = self._writers.get(partition)
-        if writer is None:
-            writer = self._writers[partition] = self._task.writer(TopicPartition(self._topic, partition), self._fs)
         timestamp_type = self._config.message_timestamp_type
         encoded = encode_batches(
             columns,
@@ -199,11 +189,11 @@ class TopicStager:
             batch_size_bytes=self._batch_size_bytes,
             max_batch_bytes=min(self._config.max_message_bytes, self._config.segment_bytes),
             record_max_bytes=self._config.max_decompressed_message_bytes,
-            base_offset=writer.next_offset,
+            base_offset=self._files.next_offset(partition),
             timestamp_type=timestamp_type,
             log_append_time_ms=now_ms if timestamp_type is TimestampType.LOG_APPEND_TIME else None,
         )
-        writer.append(encoded.data, encoded.batches)
+        self._files.append(partition, encoded.data, encoded.batches)
 
     def _check(self, columns: RecordColumns, rows: NDArray[np.int64], now_ms: int) -> None:
         if self._config.compact and _has_null_key(columns, rows):

@@ -8,8 +8,9 @@ partition, so that each log is taken up again after each crash.
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from unittest.mock import patch
 
@@ -23,6 +24,7 @@ from pyspark_kafkalog.root.commit.changes import FollowerAppend, FollowerChange,
 from pyspark_kafkalog.root.writes import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.staged_file import StagingTask
 from tests.crash.faults import Call
 from tests.crash.power import PowerFileSystem
 from tests.crash.writer import NOW_MS, Place, Writer, batch
@@ -268,6 +270,12 @@ def _scenarios() -> Iterable[Scenario]:
         "several files of a partition",
         then(created(a=(1, SMALL_SEGMENTS)), writes({_A0: range(8)})),
         [Step(_write_two_files), _go_on(_A0)],
+        calls_min=60,
+    )
+    yield Scenario(
+        "tasks with a file for all partitions",
+        then(created(a=(2, ADOPTING)), writes({place: range(8) for place in _EIGHT[:2]})),
+        [Step(_write_two_tasks), _go_on(*_EIGHT[:2])],
         calls_min=60,
     )
     yield Scenario(
@@ -534,6 +542,17 @@ def _raise_errors(reports: Sequence[PartitionReport]) -> None:
 def _write_two_files(writer: Writer) -> None:
     first, second = writer.stage({_A0: range(100, 112)}), writer.stage({_A0: range(120, 130)})
     writer.log_dir.commit_staged([*first, *second])
+
+
+def _write_two_tasks(writer: Writer) -> None:
+    """Tasks that write to the same partitions, one of them much to the first one, so that it has a file of its own."""
+    first = StagingTask(root=writer.root, write_id=uuid.uuid4().hex, task=0)
+    second = replace(first, task=1)
+    with patch("pyspark_kafkalog.storage.staged_file.SHARED_BYTES", 900):
+        staged = writer.stage_as_task(first, (1, range(20, 26)), (0, range(100, 108)), (0, range(110, 190)))
+        staged += writer.stage_as_task(second, (0, range(200, 204)), (1, range(30, 36)))
+    assert len(staged) == 3
+    writer.log_dir.commit_staged(staged)
 
 
 SCENARIOS: Final = {scenario.name: scenario for scenario in _scenarios()}

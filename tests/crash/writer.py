@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 from builders.controlled import open_or_create_log_dir
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.record.partitioner import Partitioner
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.commit.changes import CommitUnit, FollowerChange, LeaderAppend
 from pyspark_kafkalog.root.commit.committer import FollowerWriter, LeaderWriter
@@ -23,7 +25,7 @@ from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask
-from pyspark_kafkalog.storage.stager import stage_table
+from pyspark_kafkalog.storage.stager import Rows, TopicStager, stage_table
 
 T0_MS: Final = 1_700_000_000_000
 #: One time for everything, after that of any file made here, so that equal runs leave equal bytes.
@@ -131,6 +133,30 @@ class Writer:
                 fs=self.fs,
             )
         ]
+
+    def stage_as_task(self, task: StagingTask, *ranges: tuple[int, range]) -> list[StagedFile]:
+        """As a task of the Spark sink: stage records of partitions of the topic a, one range after the other."""
+        count = len(self.log_dir.ensure_topic("a").partitions)
+        stager = TopicStager(
+            task,
+            "a",
+            count,
+            self.log_dir.log_config("a"),
+            partitioner=Partitioner(count, turn_bytes=1),
+            asked_compression=None,
+            batch_size_bytes=300,
+            clock_ms=lambda: NOW_MS,
+            fs=self.fs,
+        )
+        try:
+            for partition, numbers in ranges:
+                table = records(numbers)
+                columns = {each: table[each].combine_chunks() for each in table.column_names}
+                stager.add(Rows(columns, NOW_MS).columns, None, np.full(len(numbers), partition, np.int32))
+            return stager.finish()
+        except BaseException:
+            stager.discard()
+            raise
 
 
 def batch(numbers: range, *, offset: int = 0, leader_epoch: int = 0) -> bytes:

@@ -55,6 +55,7 @@ from pyspark_kafkalog.storage.staged_file import (
     remove_writes,
     staged_in,
 )
+from pyspark_kafkalog.storage.staged_parts import StagedFiles, StagedPart
 
 if TYPE_CHECKING:  # they import compiled code, which a write to an object store does not need
     from pyspark_kafkalog.root.commit.open_logs import FileCommits, OpenLogs
@@ -142,20 +143,20 @@ def commit_files(
     CommitStateUnknownError as `MetadataStore.commit`.
     """
     root, write = commits.root, _Write.of(staged, transaction)
-    files: dict[TopicPartition, list[StagedFile]] = {}
-    for each in staged:
-        if len(each.batches):
-            files.setdefault(each.topic_partition, []).append(each)
-    appends = [_StagedAppend(each, files[each]) for each in sorted(files)]
-    result = CommitResult(None, ())
-    if appends or transaction is not None:
-        with contextlib.closing(commits), commits.locked(), commits.directories:
-            image = commits.begin()
-            known = write.earlier_result(commits.store) or write.skipped_result(image, commits.store)
-            result = _append(commits, image, write, appends) if known is None else known
+    with StagedFiles(root.path, staged) as files:
+        appends = [_StagedAppend(each) for each in files.parts()]
+        result = CommitResult(None, ())
+        if appends or transaction is not None:
+            with contextlib.closing(commits), commits.locked(), commits.directories:
+                image = commits.begin()
+                known = write.earlier_result(commits.store) or write.skipped_result(image, commits.store)
+                if known is None:
+                    _check_topics(image, staged)
+                    known = _append(commits, image, write, appends)
+                result = known
     discard_staged(root.path, staged, commits.fs)
     if result.is_duplicate:
-        others = [path for each in files for path in staged_in(partition_path(root.path, each))]
+        others = [path for each in appends for path in staged_in(partition_path(root.path, each.topic_partition))]
     else:
         others = [path for each in appends for path in each.others]
     _remove_leftovers(commits, write, others)
@@ -163,30 +164,23 @@ def commit_files(
 
 
 class _StagedAppend:
-    """The append of staged files to one partition. See `PartitionAppend`.
+    """The append of staged batches to one partition. See `PartitionAppend`.
 
     `others` are staged files of other writes in the partition's directory.
     """
 
-    def __init__(self, topic_partition: TopicPartition, files: Sequence[StagedFile]) -> None:
-        self.topic_partition = topic_partition
-        self.size_bytes = sum(each.size_bytes for each in files)
+    def __init__(self, staged: StagedPart) -> None:
+        self.topic_partition = staged.topic_partition
+        self.size_bytes = staged.size_bytes
         self.others: list[Path] = []
-        self._files = files
+        self._staged = staged
 
     def append_to(self, logs: OpenLogs, image: MetadataImage) -> UnifiedLog:
-        own = {each.name for each in self._files}
+        own = self._staged.own_names
         opened = logs.open(image, self.topic_partition, staged=own)
         log = opened.log
         # Only after resuming, which removes files that are already committed.
-        for each in self._files:
-            if each.name not in log.staged:
-                raise UnknownTopicError(
-                    f"{self.topic_partition}: expected the staged file {each.name}, found none: the topic was deleted, "
-                    "or the write was aborted or already committed; retry the missing records"
-                )
-        for each in self._files:
-            log.append_staged(each, leader_epoch=opened.leader_epoch)
+        log.append_staged(self._staged, leader_epoch=opened.leader_epoch)
         self.others = [log.directory / name for name in log.staged if name not in own]
         return log
 
@@ -198,9 +192,19 @@ class _StagedAppend:
             self.topic_partition,
             before.log_end_offset,
             after.log_end_offset,
-            records=sum(each.records_count for each in self._files),
+            records=self._staged.records_count,
             bytes=self.size_bytes,
         )
+
+
+def _check_topics(image: MetadataImage, staged: Sequence[StagedFile]) -> None:
+    """Raise UnknownTopicError if a topic was deleted since: another one of its name does not get the records."""
+    for topic, topic_id in {(each.topic_partition.topic, each.topic_id) for each in staged}:
+        if image.topic(topic).topic_id != topic_id and topic_id:
+            raise UnknownTopicError(
+                f"topic {topic!r} was deleted and created again since the write began: expected the id {topic_id}, "
+                f"found {image.topic(topic).topic_id}; write the records again if they belong to the new topic"
+            )
 
 
 def _append(

@@ -28,10 +28,10 @@ A query creates the root in its first micro-batch (batch id 0) only, and commits
 later micro-batch must find the id. If it is missing, the volume is not mounted or the directory is another one, and the
 query fails instead of writing elsewhere.
 
-*A task.* Arrow batches -> partitions -> record batches -> one `.staged` file per partition. A task that fails, is
-killed, or is the second copy of another leaves staged files that nothing refers to: storage/staged_file.py says
-what removes them. A task whose input fails, such as a UDF, sees only the end of its input: its file is whole, and stays
-like the others.
+*A task.* Arrow batches -> partitions -> record batches -> one `.staged` file per topic, and more for large parts. A
+task that fails, is killed, or is the second copy of another leaves staged files that nothing refers to:
+storage/staged_file.py says what removes them. A task whose input fails, such as a UDF, sees only the end of its input:
+its file is whole, and stays like the others.
 
 A crash before the commit leaves staged files that nothing refers to; the next try of the batch removes them. A crash
 after the commit, but before Spark has recorded the batch as done, leads to a replay.

@@ -5,13 +5,14 @@
 Open. `UnifiedLog.resume` continues from a commit's LogState without reading the log (`resume`). `UnifiedLog.open` loads
 a directory as a starting broker does, and recovers it if the shutdown was not clean (`loader`; Kafka's LogLoader).
 
-Append. `append_staged` takes the batches of one staged file, whose offsets count from 0:
+Append. `append_staged` takes the batches that a write has staged for the partition:
 
     plan        the table of batches with final offsets, leader epoch and, with LogAppendTime, timestamps
     check       sizes, and the epochs of producers; after this nothing is refused any more
     epoch       the leader epoch checkpoint, if the epoch is new
-    write       the active segment takes batches until it must roll. The kernel copies their bytes to its end, then the
-                base offset and leader epoch of each are overwritten, which the CRC does not cover: nothing is decoded.
+    write       the active segment takes batches until it must roll. Their bytes are read from the files of all tasks,
+                base offset and leader epoch of each are overwritten, which the CRC does not cover, and they are written
+                together: nothing is decoded. Many bytes of one file are copied inside the kernel, and then overwritten.
                 A large file becomes a segment of its own: its headers are overwritten in place, then it is linked
     index       the index entries, computed from the table (LogSegment.append)
     producers   the producer state
@@ -48,7 +49,6 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import (
-    CorruptRecordError,
     InvalidRecordError,
     RecordBatchTooLargeError,
     RecordTooLargeError,
@@ -67,7 +67,7 @@ from pyspark_kafkalog.record.header import (
     parse_header,
 )
 from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches
-from pyspark_kafkalog.storage.below_root import open_file, refuse_link
+from pyspark_kafkalog.storage.below_root import refuse_link
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.log import loader as log_loader
 from pyspark_kafkalog.storage.log.loader import LeftLog, LoadedLog
@@ -79,12 +79,11 @@ from pyspark_kafkalog.storage.log.producers import (
     ProducerStateManager,
     producer_batches,
 )
-from pyspark_kafkalog.storage.names import child_path
 from pyspark_kafkalog.storage.segment.index_entries import RunPlan
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES
 from pyspark_kafkalog.storage.segment.recovery import replay_batches, replay_producers
-from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, read_range
-from pyspark_kafkalog.storage.staged_file import StagedFile
+from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, set_headers
+from pyspark_kafkalog.storage.staged_parts import StagedPart
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -92,6 +91,9 @@ if TYPE_CHECKING:
 #: Staged files from this size on become a segment of their own instead of being copied: copying data that is already on
 #: disk, and syncing it again, cost a quarter of a write. Copying less than this costs some milliseconds.
 SPLICE_BYTES: Final = 16 << 20
+#: From this size on, bytes of one staged file are copied inside the kernel, or by the server of a network file system.
+#: Fewer take less time through memory, where the headers of all batches are overwritten at once.
+KERNEL_COPY_BYTES: Final = 1 << 20
 
 _NO_DATA: Final = np.empty(0, dtype=np.uint8)
 
@@ -254,32 +256,46 @@ class UnifiedLog:
 
     # Appending
 
-    def append_staged(self, staged: StagedFile, *, leader_epoch: int) -> None:
-        """Store a staged file's batches from the log end on; the caller flushes, and removes the file once committed.
+    def append_staged(self, staged: StagedPart, *, leader_epoch: int) -> None:
+        """Store the staged batches from the log end on; the caller flushes, and removes the files once committed.
 
         Raises InvalidRecordError for batches that the topic does not accept, ProducerFencedError, and
-        CorruptRecordError if the file does not match its table.
+        UnknownTopicError, CorruptRecordError if a file is missing or does not match its table.
         """
-        if not len(staged.batches):
-            return
-        path = child_path(self.directory, staged.name)
         batches = self._plan_staged(staged, leader_epoch)
         self._check_producers(batches)
         self.assign_epoch(leader_epoch, self.log_end_offset)
-        fd = open_file(path)
-        try:
-            _check_size(fd, staged, path)
-            if self._sets_append_time:
-                for run, plan in self._runs(batches, CHUNK_BYTES):
-                    self.active_segment.append(_read_stamped(path, fd, run), plan)
-                    self._stored(run)
-            elif not self._splice(path, fd, batches):
-                for run, plan in self._runs(batches):
-                    self.active_segment.append_from_file(fd, int(run["position"][0]), run, plan)
-                    self._stored(run)
-        finally:
-            os.close(fd)
+        for first, last, is_large in staged.sections(min(KERNEL_COPY_BYTES, self._splice_bytes)):
+            if is_large and not self._sets_append_time:
+                self._append_large(staged, first, batches[first:last])
+            else:
+                self._append_small(staged, first, batches[first:last])
         self._appended()
+
+    def _append_large(self, staged: StagedPart, first: int, batches: NDArray[np.void]) -> None:
+        """Append batches of one file, back to back there, that begin with the part's batch `first`."""
+        number = int(staged.numbers[first])
+        with staged.files.opened(number) as fd:
+            is_whole = staged.is_whole_file(first, first + len(batches))
+            if is_whole and self._splice(staged.files.path(number), fd, batches):
+                return
+            for run, plan in self._runs(batches):
+                self.active_segment.append_from_file(fd, int(run["position"][0]), run, plan)
+                self._stored(run)
+
+    def _append_small(self, staged: StagedPart, first: int, batches: NDArray[np.void]) -> None:
+        """Append batches of any files, that begin with the part's batch `first`, through memory."""
+        at = first
+        for run, plan in self._runs(batches, CHUNK_BYTES):
+            data = np.empty(int(run["size_bytes"].sum()), np.uint8)  # bounded: a chunk, or one batch
+            staged.read(at, at + len(run), data)
+            if self._sets_append_time:
+                _stamp(data, run, str(staged.files.path(int(staged.numbers[at]))))
+            else:
+                set_headers(data, run)
+            self.active_segment.append(data, plan)
+            self._stored(run)
+            at += len(run)
 
     def append_as_coordinator(self, batch: Buffer, *, leader_epoch: int) -> None:
         """Store one batch of a coordinator: an end-transaction marker, or records of the coordinator's own topic.
@@ -343,14 +359,14 @@ class UnifiedLog:
     def _sets_append_time(self) -> bool:
         return self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
 
-    def _plan_staged(self, staged: StagedFile, leader_epoch: int) -> NDArray[np.void]:
+    def _plan_staged(self, staged: StagedPart, leader_epoch: int) -> NDArray[np.void]:
         """The staged table as it will be stored: with offsets, epoch, and timestamps if the log sets them."""
-        table = staged.batches
-        special = (table["attributes"] & (CONTROL_MASK | TRANSACTIONAL_MASK)) != 0
+        special = (staged.batches["attributes"] & (CONTROL_MASK | TRANSACTIONAL_MASK)) != 0
         if special.any():
-            raise InvalidRecordError(f"{staged.name} holds transactional or control batches, which cannot be staged")
-        check_batch_size(int(table["size_bytes"].max()), self.config)
-        batches = np.array(table, dtype=BATCH_DTYPE)
+            name = staged.files.file(int(staged.numbers[np.argmax(special)])).name
+            raise InvalidRecordError(f"{name} holds transactional or control batches, which cannot be staged")
+        check_batch_size(int(staged.batches["size_bytes"].max()), self.config)
+        batches = np.array(staged.batches, dtype=BATCH_DTYPE)
         batches["base_offset"] += self.log_end_offset
         batches["last_offset"] += self.log_end_offset
         batches["leader_epoch"] = leader_epoch
@@ -366,6 +382,10 @@ class UnifiedLog:
         else:
             self._producers.check(producer_batches(_NO_DATA, batches, data_position=0, file=str(self.directory)))
 
+    @property
+    def _splice_bytes(self) -> int:
+        return min(SPLICE_BYTES, self.config.segment_bytes // 2)
+
     def _splice(self, path: Path, fd: int, batches: NDArray[np.void]) -> bool:
         """Make the staged file a segment of its own if it is large and contains no roll; returns whether it did.
 
@@ -373,7 +393,7 @@ class UnifiedLog:
         purpose of that name is unknown, and the headers under it must not change.
         """
         size_bytes = int(batches["size_bytes"].sum())
-        if size_bytes < min(SPLICE_BYTES, self.config.segment_bytes // 2) or os.fstat(fd).st_nlink > 1:
+        if size_bytes < self._splice_bytes or os.fstat(fd).st_nlink > 1:
             return False
         segment = self.roll()
         if segment.plan(batches, now_ms=self.clock()).count < len(batches):
@@ -551,31 +571,20 @@ def stamp(
     return header
 
 
-def _read_stamped(path: Path, fd: int, run: NDArray[np.void]) -> NDArray[np.uint8]:
-    """The bytes of the batches of `run`, with the offsets, epochs and log append times of the table."""
-    position = int(run["position"][0])
-    data = read_range(fd, position, int(run["size_bytes"].sum()))
+def _stamp(data: NDArray[np.uint8], run: NDArray[np.void], file: str) -> None:
+    """Set the offsets, epochs and log append times of the table in `data`, the bytes of the batches of `run`.
+
+    `file` is the staged file of the first one.
+    """
+    at = 0
     for row in run:
-        at = int(row["position"]) - position
-        header = parse_header(data, at, file=str(path), file_position=int(row["position"]))
+        header = parse_header(data, at, file=file, file_position=int(row["position"]))
         header = replace(header, base_offset=int(row["base_offset"]), leader_epoch=int(row["leader_epoch"]))
-        batch = data[at : at + header.size_bytes]
+        batch = data[at : at + int(row["size_bytes"])]
         stamp(batch, header, TimestampType.LOG_APPEND_TIME, int(row["max_timestamp_ms"]))
-    return data
+        at += len(batch)
 
 
 def _count_within(batches: NDArray[np.void], limit_bytes: int) -> int:
     """The number of first batches that fit into `limit_bytes`, at least one."""
     return max(1, int(np.searchsorted(np.cumsum(batches["size_bytes"]), limit_bytes, side="right")))
-
-
-def _check_size(fd: int, staged: StagedFile, path: Path) -> None:
-    found = os.fstat(fd).st_size
-    if found != staged.size_bytes:
-        raise CorruptRecordError(
-            file=str(path),
-            position=min(found, staged.size_bytes),
-            expected=f"a staged file of {staged.size_bytes} bytes",
-            found=f"{found} bytes",
-            advice="write the data again",
-        )

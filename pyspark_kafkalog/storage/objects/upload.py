@@ -13,7 +13,6 @@ Memory: one object. A crash leaves objects that no commit names; the clean-up de
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,18 +21,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
+from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.record.header import (
     BASE_OFFSET_AT,
     BATCH_DTYPE,
     CONTROL_MASK,
     LEADER_EPOCH_AT,
-    LENGTH_AT,
     TRANSACTIONAL_MASK,
 )
-from pyspark_kafkalog.storage.below_root import open_file
-from pyspark_kafkalog.storage.filesystem import preadv
 from pyspark_kafkalog.storage.objects.data_object import (
     TABLE_ENTRY_BYTES,
     DataKey,
@@ -44,6 +40,7 @@ from pyspark_kafkalog.storage.objects.data_object import (
     footer_bytes,
 )
 from pyspark_kafkalog.storage.staged_file import StagedFile
+from pyspark_kafkalog.storage.staged_parts import StagedFiles, StagedPart
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX, KIB, MIB
 
 if TYPE_CHECKING:
@@ -134,7 +131,6 @@ INLINE_BYTES: Final = 128 * KIB
 
 #: Stands for the driver in a key; tasks count from 0.
 _NO_TASK: Final = INT64_MAX
-_BASE_OFFSET_BYTES: Final = LENGTH_AT - BASE_OFFSET_AT
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +163,15 @@ class UploadTask:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """The batches [first, last) of a staged file."""
+    """The batches [first, last) of a part."""
 
-    staged: StagedFile
+    staged: StagedPart
     first: int
     last: int
 
     @property
     def batches(self) -> NDArray[np.void]:
-        """The table: positions in the staged file, offsets from 0."""
+        """The table: offsets from 0."""
         table: NDArray[np.void] = self.staged.batches[self.first : self.last].copy()
         first_offset = self.first_offset
         table["base_offset"] -= first_offset
@@ -184,7 +180,7 @@ class _Piece:
 
     @property
     def first_offset(self) -> int:
-        """The offset, in the staged file, at which the piece begins."""
+        """The offset, in the part, at which the piece begins."""
         return int(self.staged.batches["last_offset"][self.first - 1]) + 1 if self.first else 0
 
     @property
@@ -209,20 +205,20 @@ def upload(
     Raises InvalidRecordError for transactional and control batches, CorruptRecordError for a staged file that is not as
     long as its table, ObjectStoreError; objects put before that are left to the clean-up.
     """
-    written = [each for each in staged if len(each.batches)]
-    for each in written:
-        _refuse_special(each)
-    written.sort(key=lambda each: (topic_ids[each.topic_partition.topic], each.topic_partition.partition))
     objects: list[WrittenObject] = []
-    planned = list(_cut(written))
-    for number, pieces in enumerate(planned):
-        body, runs = _body(pieces, topic_ids, directory)
-        topics = frozenset(each.staged.topic_partition.topic for each in pieces)
-        if len(planned) == 1 and len(body) <= inline_bytes:
-            data = body.tobytes()
-            return [WrittenObject(task.write_id, "", len(data), task.planned_at, topics, runs, data)]
-        store.put(task.key(number), body)
-        objects.append(WrittenObject(task.write_id, task.key(number), len(body), task.planned_at, topics, runs))
+    with StagedFiles(directory, staged) as files:
+        parts = sorted(files.parts(), key=lambda each: (topic_ids[each.topic_partition.topic], each.topic_partition))
+        for each in parts:
+            _refuse_special(each)
+        planned = list(_cut(parts))
+        for number, pieces in enumerate(planned):
+            body, runs = _body(pieces, topic_ids)
+            topics = frozenset(each.staged.topic_partition.topic for each in pieces)
+            if len(planned) == 1 and len(body) <= inline_bytes:
+                data = body.tobytes()
+                return [WrittenObject(task.write_id, "", len(data), task.planned_at, topics, runs, data)]
+            store.put(task.key(number), body)
+            objects.append(WrittenObject(task.write_id, task.key(number), len(body), task.planned_at, topics, runs))
     return objects
 
 
@@ -247,12 +243,14 @@ def settle(
     return [*stored, WrittenObject(write_id, key, len(body), planned_at, topics, runs)]
 
 
-def _refuse_special(staged: StagedFile) -> None:
+def _refuse_special(staged: StagedPart) -> None:
     if (staged.batches["attributes"] & (CONTROL_MASK | TRANSACTIONAL_MASK)).any():
-        raise InvalidRecordError(f"{staged.name} holds transactional or control batches, which cannot be staged")
+        raise InvalidRecordError(
+            f"{staged.topic_partition} is staged with transactional or control batches, which cannot be staged"
+        )
 
 
-def _cut(staged: Sequence[StagedFile]) -> Iterator[list[_Piece]]:
+def _cut(staged: Sequence[StagedPart]) -> Iterator[list[_Piece]]:
     """The pieces of each object."""
     pieces: list[_Piece] = []
     room_bytes = OBJECT_BYTES
@@ -275,16 +273,14 @@ def _cut(staged: Sequence[StagedFile]) -> Iterator[list[_Piece]]:
         yield pieces
 
 
-def _last_within_int32(staged: StagedFile, first: int) -> int:
+def _last_within_int32(staged: StagedPart, first: int) -> int:
     """The end of the batches from `first` on whose offsets are within an int32 of its first offset."""
     last_offsets = staged.batches["last_offset"]
     first_offset = int(last_offsets[first - 1]) + 1 if first else 0
     return int(np.searchsorted(last_offsets, first_offset + INT32_MAX, side="right"))
 
 
-def _body(
-    pieces: Sequence[_Piece], topic_ids: Mapping[str, str], directory: Path
-) -> tuple[NDArray[np.uint8], tuple[ObjectRun, ...]]:
+def _body(pieces: Sequence[_Piece], topic_ids: Mapping[str, str]) -> tuple[NDArray[np.uint8], tuple[ObjectRun, ...]]:
     """An object's bytes, and its runs."""
     batches_bytes = sum(each.size_bytes + (each.last - each.first) * TABLE_ENTRY_BYTES for each in pieces)
     body = np.empty(batches_bytes + footer_bytes(len(pieces)), np.uint8)
@@ -293,7 +289,9 @@ def _body(
     for piece in pieces:
         topic_partition, batches = piece.staged.topic_partition, piece.batches
         size_bytes = piece.size_bytes
-        _read(piece, directory, body[position : position + size_bytes])
+        piece.staged.read(piece.first, piece.last, body[position : position + size_bytes])
+        positions = position + np.cumsum(batches["size_bytes"]) - batches["size_bytes"]
+        _set_bytes(body, positions + BASE_OFFSET_AT, batches["base_offset"].astype(">i8"))
         run = ObjectRun(
             topic_ids[topic_partition.topic],
             topic_partition.partition,
@@ -309,29 +307,3 @@ def _body(
         position = run.end
     body[position:] = np.frombuffer(encode_footer(runs), np.uint8)
     return body, tuple(runs)
-
-
-def _read(piece: _Piece, directory: Path, into: NDArray[np.uint8]) -> None:
-    """The bytes of the piece, its offsets counting from 0."""
-    path = piece.staged.path(directory)
-    start = int(piece.staged.batches["position"][piece.first])
-    fd = open_file(path)
-    try:
-        filled = 0
-        while filled < len(into):
-            count = preadv(fd, into[filled:], start + filled)
-            if not count:
-                raise CorruptRecordError(
-                    file=str(path),
-                    position=start + filled,
-                    expected=f"batches up to byte {start + len(into)}",
-                    found="the end of the file",
-                    advice="something has shortened the staged file: write again",
-                )
-            filled += count
-    finally:
-        os.close(fd)
-    if piece.first:
-        batches = piece.batches
-        at = (batches["position"] - start)[:, None] + np.arange(_BASE_OFFSET_BYTES)
-        into[at] = batches["base_offset"].astype(">i8").view(np.uint8).reshape(-1, _BASE_OFFSET_BYTES)

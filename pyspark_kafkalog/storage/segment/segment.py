@@ -31,13 +31,13 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
 from pyspark_kafkalog.record.header import (
-    LEADER_EPOCH_AT,
     LENGTH_AT,
     LOG_OVERHEAD_BYTES,
     MAGIC_AT,
     NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD_BYTES,
     Buffer,
+    assigned_heads,
     check_length_and_magic,
     parse_header,
 )
@@ -295,17 +295,20 @@ def patch_headers(fs: FileSystem, fd: int, batches: NDArray[np.void], position: 
 
     The log assigns these 16 bytes; the CRC does not cover them.
     """
-    heads = np.empty((len(batches), MAGIC_AT), dtype=np.uint8)
-    heads[:, :LENGTH_AT] = batches["base_offset"].astype(">i8")[:, None].view(np.uint8)
-    heads[:, LENGTH_AT:LEADER_EPOCH_AT] = (
-        (batches["size_bytes"] - LOG_OVERHEAD_BYTES).astype(">i4")[:, None].view(np.uint8)
-    )
-    heads[:, LEADER_EPOCH_AT:] = batches["leader_epoch"].astype(">i4")[:, None].view(np.uint8)
-    flat = heads.tobytes()
-    sizes = batches["size_bytes"].astype(np.int64)
-    positions = (position + np.cumsum(sizes) - sizes).tolist()
-    for row, at in enumerate(positions):
+    flat = assigned_heads(batches).tobytes()
+    for row, at in enumerate((position + _positions(batches)).tolist()):
         fs.pwrite_all(fd, flat[row * MAGIC_AT : (row + 1) * MAGIC_AT], at)
+
+
+def set_headers(data: NDArray[np.uint8], batches: NDArray[np.void]) -> None:
+    """As `patch_headers`, in `data`, which holds the batches back to back."""
+    data[_positions(batches)[:, None] + np.arange(MAGIC_AT)] = assigned_heads(batches)
+
+
+def _positions(batches: NDArray[np.void]) -> NDArray[np.int64]:
+    """Where the batches begin if they are back to back."""
+    positions: NDArray[np.int64] = np.cumsum(batches["size_bytes"]) - batches["size_bytes"]
+    return positions
 
 
 def _out_of_reach(batch: np.void, max_offset: int, *, file: str) -> CorruptRecordError:

@@ -38,7 +38,7 @@ def write(model: ObjectRootModel, rng: random.Random, scratch: Path, number: int
     for task in range(rng.randint(1, 3)):
         own = [Plan(each, some_batches(rng, rng.randint(0, 6)), rng.choice([0, 40])) for each in PARTITIONS]
         directory = scratch / f"{number}-{task}"
-        staged = [stage(directory, plan, task=task) for plan in own]
+        staged = [each for plan in own for each in stage(directory, plan, task=task)]
         upload_task = UploadTask(WRITE_ID + str(number), task, model.image.next_offset)
         made = upload(model.store, upload_task, staged, TOPIC_IDS, directory=directory, inline_bytes=inline_bytes)
         objects += made

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from builders.leader_writers import append_as_leader
 from builders.log_reads import Isolation, offset_for_timestamp, read
+from builders.staged_writes import append_staged
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -19,6 +20,7 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.reference import Record, decode_batch, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches
+from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
 from pyspark_kafkalog.storage.log.follower import (
     append_as_follower,
     check_batches,
@@ -30,7 +32,7 @@ from pyspark_kafkalog.storage.log.follower import (
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staged_file import StagedFileWriter
+from pyspark_kafkalog.storage.staged_file import StagingTask, TaskFiles
 
 T0 = 1_700_000_000_000
 CONFIG = LogConfig.from_properties(
@@ -113,13 +115,15 @@ class UnifiedLogMachine(RuleBasedStateMachine):
 
     @rule(batches=st.lists(timestamp_lists, min_size=1, max_size=12))
     def append_staged(self, batches: list[list[int]]) -> None:
-        writer = StagedFileWriter(self.root, ORDERS, write_id="w", task=self.staged)
+        task = StagingTask(root=self.root, write_id="w", task=self.staged)
+        files = TaskFiles(task, ORDERS.topic, flushing_file_system(LOCAL, "os"))
         self.staged += 1
         stamped = [self._times(deltas) for deltas in batches]
         for timestamps_ms in stamped:
-            data = encoded(writer.next_offset, timestamps_ms)
-            writer.append(data, scan_batches(data, file="staged").batches)
-        self.log.append_staged(writer.finish(durable=False), leader_epoch=1)
+            data = encoded(files.next_offset(ORDERS.partition), timestamps_ms)
+            files.append(ORDERS.partition, data, scan_batches(data, file="staged").batches)
+        (file,) = files.finish()
+        append_staged(self.log, file, leader_epoch=1)
         for timestamps_ms in stamped:
             self._appended(self.end, timestamps_ms)
 

@@ -14,10 +14,11 @@ from pyspark_kafkalog.object_store.store import ByteRange, ObjectStore
 from pyspark_kafkalog.record.header import BatchHeader, Buffer
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches
+from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid, segment_file
 from pyspark_kafkalog.storage.objects.data_object import RUN_DTYPE
 from pyspark_kafkalog.storage.objects.upload import WrittenObject
-from pyspark_kafkalog.storage.staged_file import StagedFile, StagedFileWriter
+from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask, TaskFiles
 
 TOPIC_IDS = {"orders": encode_uuid(bytes(15) + b"\x07"), "returns": encode_uuid(bytes(15) + b"\x08")}
 WRITE_ID = "0123456789abcdef0123456789abcdef"
@@ -42,14 +43,16 @@ class Plan:
     value_bytes: int = 8
 
 
-def stage(scratch: Path, plan: Plan, *, task: int = 0) -> StagedFile:
-    """A finished staged file below `scratch`."""
-    (scratch / str(plan.topic_partition)).mkdir(parents=True, exist_ok=True)
-    writer = StagedFileWriter(scratch, plan.topic_partition, write_id=WRITE_ID, task=task)
+def stage(scratch: Path, plan: Plan, *, task: int = 0) -> list[StagedFile]:
+    """The finished staged file below `scratch`; none without batches."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    staging = StagingTask(root=scratch, write_id=WRITE_ID, task=task, is_scratch=True)
+    files = TaskFiles(staging, plan.topic_partition.topic, flushing_file_system(LOCAL, "os"))
+    partition = plan.topic_partition.partition
     for timestamps_ms in plan.batches:
-        data = batch(writer.next_offset, timestamps_ms, value_bytes=plan.value_bytes)
-        writer.append(data, scan_batches(data, file="staged").batches)
-    return writer.finish(durable=False)
+        data = batch(files.next_offset(partition), timestamps_ms, value_bytes=plan.value_bytes)
+        files.append(partition, data, scan_batches(data, file="staged").batches)
+    return files.finish()
 
 
 def some_batches(rng: random.Random, count: int, *, records_max: int = 4) -> list[list[int]]:

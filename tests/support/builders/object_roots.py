@@ -147,7 +147,7 @@ class StoredRoot:
         """What a task has put into the store for `plans`."""
         self._writes += 1
         directory = scratch / f"write-{self._writes}"
-        staged = [stage(directory, plan) for plan in plans]
+        staged = [each for plan in plans for each in stage(directory, plan)]
         task = UploadTask(f"ab{self._writes}", 0, self.image.next_offset)
         topic_ids = {"orders": self.topic_id}
         return upload(self.objects, task, staged, topic_ids, directory=directory, inline_bytes=inline_bytes)

@@ -23,11 +23,12 @@ from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.writes import Staged
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
+from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, flushing_file_system
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, TopicPartition
-from pyspark_kafkalog.storage.staged_file import StagedFile, StagedFileWriter
+from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask, TaskFiles
+from pyspark_kafkalog.storage.staged_parts import StagedFiles
 
 COPIED, SPLICED, ROLLED = 2, 30, 60
 T0 = 1_700_000_000_000
@@ -49,7 +50,7 @@ def stage(
     root: Path, write_id: str, batches: int = COPIED, *, topic_partition: TopicPartition = ORDERS, task: int = 0
 ) -> StagedFile:
     """`batches` record batches of 5 records, whose values name the write."""
-    return _finish(StagedFileWriter(root, topic_partition, write_id=write_id, task=task), write_id, batches)
+    return _staged(StagingTask(root=root, write_id=write_id, task=task), topic_partition, batches)
 
 
 def stage_in(
@@ -58,26 +59,24 @@ def stage_in(
     """As `stage`, for either kind of root."""
     staging = log_dir.root.staging(write_id)
     topic_id = log_dir.topic(topic_partition.topic).topic_id or ""
-    task = staging.task
-    place = task.root / str(topic_partition)
-    if task.is_scratch:
-        place.mkdir()
-    writer = StagedFileWriter(task.root, topic_partition, write_id=write_id, task=task.task)
-    (staged,) = staging.hand_over([_finish(writer, write_id, batches)], {topic_partition.topic: topic_id})
+    files = [_staged(staging.task, topic_partition, batches)]
+    (staged,) = staging.hand_over(files, {topic_partition.topic: topic_id})
     return staged
 
 
-def _finish(writer: StagedFileWriter, write_id: str, batches: int) -> StagedFile:
+def _staged(task: StagingTask, topic_partition: TopicPartition, batches: int) -> StagedFile:
+    files = TaskFiles(task, topic_partition.topic, flushing_file_system(LOCAL, "os"))
     for first in range(0, batches * 5, 5):
-        values = [b"%s %d" % (write_id.encode(), number) for number in range(first, first + 5)]
+        values = [b"%s %d" % (task.write_id.encode(), number) for number in range(first, first + 5)]
         data = encode_batch(
             [
                 Record(offset=first + at, timestamp_ms=T0 + first + at, key=b"k", value=value)
                 for at, value in enumerate(values)
             ]
         )
-        writer.append(data, scan_batches(data, file="staged").batches)
-    return writer.finish(durable=False)
+        files.append(topic_partition.partition, data, scan_batches(data, file="staged").batches)
+    (staged,) = files.finish()
+    return staged
 
 
 def written_by(log_dir: LogDir, topic: str = "orders", partition: int = 0) -> list[str]:
@@ -234,7 +233,7 @@ def staged(
     epoch: int = -1,
     at_ms: int = T0,
 ) -> StagedFile:
-    writer = StagedFileWriter(directory.parent, ORDERS, write_id="w", task=task)
+    files = TaskFiles(StagingTask(root=directory.parent, write_id="w", task=task), ORDERS.topic, LOCAL)
     for batch in range(batches):
         first = batch * records
         data = encode_batch(
@@ -246,8 +245,16 @@ def staged(
             producer_epoch=epoch,
             base_sequence=first if producer_id >= 0 else -1,
         )
-        writer.append(data, scan_batches(data, file="staged").batches)
-    return writer.finish()
+        files.append(ORDERS.partition, data, scan_batches(data, file="staged").batches)
+    (file,) = files.finish()
+    return file
+
+
+def append_staged(log: UnifiedLog, file: StagedFile, *, leader_epoch: int) -> None:
+    """Append the file's batches, which are all of the log's partition."""
+    with StagedFiles(log.directory.parent, [file]) as files:
+        (part,) = files.parts()
+        log.append_staged(part, leader_epoch=leader_epoch)
 
 
 def resumed(directory: Path, state: LogState, log_config: LogConfig, fs: FileSystem = LOCAL) -> UnifiedLog:
@@ -256,7 +263,7 @@ def resumed(directory: Path, state: LogState, log_config: LogConfig, fs: FileSys
 
 def committed(directory: Path, state: LogState, file: StagedFile, log_config: LogConfig, epoch: int = 0) -> LogState:
     with resumed(directory, state, log_config) as log:
-        log.append_staged(file, leader_epoch=epoch)
+        append_staged(log, file, leader_epoch=epoch)
         log.flush()
         after = log.state()
     (directory / file.name).unlink()

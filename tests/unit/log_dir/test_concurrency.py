@@ -22,8 +22,9 @@ from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.root.writes import WriteTransaction
+from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.staged_file import StagedFile, StagedFileWriter
+from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask, TaskFiles
 
 # Forked, not spawned: starts at once, and tries what a fork does to threads and locks.
 FORK = multiprocessing.get_context("fork")
@@ -43,13 +44,15 @@ def root(tmp_path: Path) -> Path:
 
 def stage(root: Path, writer: str, sequence: int, place: TopicPartition, count: int = 3) -> StagedFile:
     """`count` records that say who wrote them, in which commit, and their number in it."""
-    staging = StagedFileWriter(root, place, write_id=f"{writer}.{sequence}.{os.getpid()}", task=0)
+    task = StagingTask(root=root, write_id=f"{writer}.{sequence}.{os.getpid()}", task=0)
+    files = TaskFiles(task, place.topic, flushing_file_system(LOCAL, "os"))
     values = [f"{writer} {sequence} {at}".encode() for at in range(count)]
     data = encode_batch(
         [Record(offset=at, timestamp_ms=sequence, key=None, value=value) for at, value in enumerate(values)]
     )
-    staging.append(data, scan_batches(data, file="staged").batches)
-    return staging.finish(durable=False)
+    files.append(place.partition, data, scan_batches(data, file="staged").batches)
+    (staged,) = files.finish()
+    return staged
 
 
 def write_all(root: Path, writer: str, commits: int = COMMITS) -> None:

@@ -171,7 +171,7 @@ def test_partition_of_invalid_name_has_no_path(tmp_path: Path) -> None:
 def test_file_that_another_process_names_is_directly_in_its_directory(tmp_path: Path, name: str) -> None:
     with pytest.raises(LogDirError, match="expected the name of a file"):
         child_path(tmp_path, name)
-    staged = StagedFile(TopicPartition("innocent", 0), name, 0, np.empty(0, BATCH_DTYPE))
+    staged = StagedFile(TopicPartition("innocent", 0), name, 0, np.empty(0, BATCH_DTYPE), np.empty(0, np.int32))
     with pytest.raises(LogDirError, match="expected the name of a file"):
         staged.path(tmp_path)
 

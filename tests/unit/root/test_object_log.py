@@ -25,7 +25,7 @@ A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 def write(model: ObjectRootModel, scratch: Path, number: int, *plans: Plan, inline_bytes: int = 0) -> None:
     directory = scratch / str(number)
-    staged = [stage(directory, plan) for plan in plans]
+    staged = [each for plan in plans for each in stage(directory, plan)]
     task = UploadTask(WRITE_ID, number, model.image.next_offset)
     objects = upload(model.store, task, staged, TOPIC_IDS, directory=directory, inline_bytes=inline_bytes)
     model.commit_write(objects, plans, inline_bytes=inline_bytes)

@@ -96,7 +96,9 @@ def arguments(of: Callable[..., object]) -> dict[str, object]:
     known: dict[str, object] = {
         "topics": [NAME],
         "partition": 0,
-        "staged": [StagedFile(TopicPartition(NAME, 0), "write-0.staged", 0, np.empty(0, BATCH_DTYPE))],
+        "staged": [
+            StagedFile(TopicPartition(NAME, 0), "write-0.staged", 0, np.empty(0, BATCH_DTYPE), np.empty(0, np.int32))
+        ],
         "offsets": {(NAME, 0): 1},
         "partitions": [(NAME, 0)],
         "total": 2,

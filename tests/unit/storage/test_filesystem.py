@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.staged_writes import make_log_dir, stage
+from builders.staged_writes import ROLLED, make_log_dir, stage
 from fakes.stopping_filesystem import StoppingFileSystem
 
 from pyspark_kafkalog.errors import KafkalogError
@@ -122,7 +122,7 @@ def test_failed_commit_names_its_file_and_succeeds_on_retry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     log_dir = make_log_dir(tmp_path / "log")
-    staged = [stage(log_dir.path, "w")]
+    staged = [stage(log_dir.path, "w", ROLLED)]
     with monkeypatch.context() as patched:
         fail(patched, name, errno.ENOSPC)
         with pytest.raises(OSError, match=r"orders-0|__cluster_metadata-0") as caught:

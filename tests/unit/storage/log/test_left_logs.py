@@ -12,7 +12,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from builders.engine_fixtures import files_of
-from builders.staged_writes import NOW, check_whole, config, make_directory, make_log_dir, resumed, staged
+from builders.staged_writes import (
+    NOW,
+    append_staged,
+    check_whole,
+    config,
+    make_directory,
+    make_log_dir,
+    resumed,
+    staged,
+)
 from fakes.stopping_filesystem import Killed, StoppingFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,7 +85,7 @@ def commit(
     names = [file.name] if is_left else None
     with UnifiedLog.resume(directory, config(), state, clock=lambda: NOW, fs=fs, staged=names) as log:
         assert file.name in log.staged
-        log.append_staged(file, leader_epoch=epoch)
+        append_staged(log, file, leader_epoch=epoch)
         log.flush()
         left, after = log.as_left(), log.state()
     if is_left:
@@ -194,11 +203,11 @@ def test_kill_of_another_writer_is_seen(batches: list[int], is_cleaning: bool, t
         if is_cleaning:
             with resumed(directory, state, config()) as log:
                 for file in files:
-                    log.append_staged(file, leader_epoch=0)
+                    append_staged(log, file, leader_epoch=0)
         fs = StoppingFileSystem(last, torn=True)
         with contextlib.suppress(Killed), resumed(directory, state, config(), fs) as log:
             for file in () if is_cleaning else files:
-                log.append_staged(file, leader_epoch=0)
+                append_staged(log, file, leader_epoch=0)
         for file in files:
             (directory / file.name).unlink(missing_ok=True)
         loader._left.update(known)

@@ -7,7 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders.staged_writes import NOW, Syncs, check_whole, committed, config, make_directory, resumed, staged
+from builders.staged_writes import (
+    NOW,
+    Syncs,
+    append_staged,
+    check_whole,
+    committed,
+    config,
+    make_directory,
+    resumed,
+    staged,
+)
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, ProducerFencedError
 from pyspark_kafkalog.record.reference import decode_batch
@@ -76,7 +86,7 @@ def test_staged_files_below_splice_threshold_are_copied(directory: Path, monkeyp
 def test_log_append_time_is_time_of_commit_and_crcs_stay_valid(directory: Path) -> None:
     stamped = config(message_timestamp_type="LogAppendTime")
     with resumed(directory, LogState(), stamped) as log:
-        log.append_staged(staged(directory, 40), leader_epoch=1)
+        append_staged(log, staged(directory, 40), leader_epoch=1)
         state = log.state()
     assert state.active_max_timestamp_ms == NOW
     check_whole(directory, stamped, 200)
@@ -106,7 +116,7 @@ def test_staged_file_with_wrong_size_is_refused(directory: Path) -> None:
     file = staged(directory, 6)
     os.truncate(directory / file.name, file.size_bytes - 1)
     with resumed(directory, LogState(), config()) as log, pytest.raises(CorruptRecordError, match=file.name):
-        log.append_staged(file, leader_epoch=0)
+        append_staged(log, file, leader_epoch=0)
 
 
 def test_batch_over_max_message_bytes_is_refused(directory: Path) -> None:
@@ -115,7 +125,7 @@ def test_batch_over_max_message_bytes_is_refused(directory: Path) -> None:
         resumed(directory, LogState(), small) as log,
         pytest.raises(InvalidRecordError, match=r"max\.message\.bytes=100"),
     ):
-        log.append_staged(staged(directory, 6), leader_epoch=0)
+        append_staged(log, staged(directory, 6), leader_epoch=0)
 
 
 def test_older_epoch_of_last_producer_is_fenced(directory: Path) -> None:
@@ -123,7 +133,7 @@ def test_older_epoch_of_last_producer_is_fenced(directory: Path) -> None:
     assert state.producer is not None
     assert (state.producer.producer_id, state.producer.producer_epoch, state.producer.last_sequence) == (7, 2, 14)
     with resumed(directory, state, config()) as log, pytest.raises(ProducerFencedError):
-        log.append_staged(staged(directory, 3, task=1, producer_id=7, epoch=1), leader_epoch=0)
+        append_staged(log, staged(directory, 3, task=1, producer_id=7, epoch=1), leader_epoch=0)
 
 
 def test_snapshot_at_roll_has_every_producer(directory: Path) -> None:
@@ -142,11 +152,11 @@ def test_snapshot_at_roll_has_every_producer(directory: Path) -> None:
 def test_flush_after_recovery_ends_with_fsync_of_directory(directory: Path) -> None:
     state = committed(directory, LogState(), staged(directory, 6), config())
     with resumed(directory, state, config()) as log:
-        log.append_staged(staged(directory, 6, task=1), leader_epoch=0)
+        append_staged(log, staged(directory, 6, task=1), leader_epoch=0)
     fs = Syncs()
     with resumed(directory, state, config(), fs) as log:
         assert log.is_recovered
-        log.append_staged(staged(directory, 1, task=2), leader_epoch=0)
+        append_staged(log, staged(directory, 1, task=2), leader_epoch=0)
         log.flush(is_last=True)
     assert fs.names[-1] == directory.name
 
@@ -155,8 +165,8 @@ def test_flush_syncs_log_before_its_indexes(directory: Path) -> None:
     fs = Syncs()
     state = committed(directory, LogState(), staged(directory, 3), config())
     with resumed(directory, state, config(), fs) as log:
-        log.append_staged(staged(directory, 3, task=1), leader_epoch=0)
-        log.append_staged(staged(directory, 3, task=2), leader_epoch=0)
+        append_staged(log, staged(directory, 3, task=1), leader_epoch=0)
+        append_staged(log, staged(directory, 3, task=2), leader_epoch=0)
         assert fs.names == []
         log.flush(is_last=True)
     first = f"{0:020d}"
@@ -166,7 +176,7 @@ def test_flush_syncs_log_before_its_indexes(directory: Path) -> None:
 def test_flush_of_new_segments_syncs_files_before_directory(directory: Path) -> None:
     fs = Syncs()
     with resumed(directory, LogState(), config(), fs) as log:
-        log.append_staged(staged(directory, 40), leader_epoch=0)
+        append_staged(log, staged(directory, 40), leader_epoch=0)
         fs.names.clear()
         log.flush(is_last=True)
     kinds = [name[20:] for name in fs.names]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from builders.engine_fixtures import files_of
 from builders.log_reads import read
-from builders.staged_writes import Syncs, check_whole, committed, config, make_directory, resumed, staged
+from builders.staged_writes import Syncs, append_staged, check_whole, committed, config, make_directory, resumed, staged
 from fakes.stopping_filesystem import Killed, StoppingFileSystem
 from open_files import descriptors, descriptors_before
 from tiers import rest_full
@@ -30,7 +30,7 @@ def test_uncommitted_data_of_crashed_writer_is_truncated(directory: Path) -> Non
     before = files_of(directory)
     with resumed(directory, state, config()) as log:
         file = staged(directory, 60)
-        log.append_staged(file, leader_epoch=0)
+        append_staged(log, file, leader_epoch=0)
     (directory / file.name).unlink()
     assert len(list(directory.glob("*.log"))) > 2
     resumed(directory, state, config()).suspend()
@@ -44,7 +44,7 @@ def test_uncommitted_data_of_crashed_writer_is_truncated(directory: Path) -> Non
 
 def test_uncommitted_file_spliced_into_empty_segment_is_removed(directory: Path) -> None:
     with resumed(directory, LogState(), config()) as log:
-        log.append_staged(staged(directory, 20), leader_epoch=0)
+        append_staged(log, staged(directory, 20), leader_epoch=0)
     state = committed(directory, LogState(), staged(directory, 2, task=1), config())
     assert check_whole(directory, config(), 10) == [0]
     assert state.log_end_offset == 10
@@ -91,7 +91,7 @@ def test_kill_at_any_change_keeps_each_committed_batch_once(directory: Path, bat
         file = staged(directory, batches)
         try:
             with resumed(directory, committed_once, config(), fs) as log:
-                log.append_staged(file, leader_epoch=0)
+                append_staged(log, file, leader_epoch=0)
                 log.flush()
         except Killed:
             pass
@@ -123,7 +123,7 @@ def test_staged_file_of_killed_append_is_committed_whole_on_retry(
         fs = StoppingFileSystem(last, torn=True)
         file = staged(directory, batches, task=1)
         with contextlib.suppress(Killed), resumed(directory, state, config(), fs) as log:
-            log.append_staged(file, leader_epoch=0)
+            append_staged(log, file, leader_epoch=0)
             log.flush()
         after = state
         if others:
@@ -143,14 +143,14 @@ def test_staged_file_of_killed_append_is_committed_whole_on_retry(
 def test_resume_removes_staged_name_of_committed_segment_only(directory: Path) -> None:
     large = staged(directory, 20)
     with resumed(directory, LogState(), config()) as log:
-        log.append_staged(large, leader_epoch=0)
+        append_staged(log, large, leader_epoch=0)
         state = log.state()
     waiting = staged(directory, 20, task=1)
     resumed(directory, LogState(), config()).suspend()
     assert (directory / large.name).exists()
     with resumed(directory, LogState(), config()) as log:
         assert set(log.staged) == {large.name, waiting.name}
-        log.append_staged(large, leader_epoch=0)
+        append_staged(log, large, leader_epoch=0)
     with resumed(directory, state, config()) as log:
         assert log.staged == (waiting.name,)
     assert not (directory / large.name).exists()

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from builders.data_objects import T0, TOPIC_IDS, WRITE_ID, Log, Objects, Plan, some_batches, stage
 from fakes.faulty_store import Call, Fault, FaultyStore
@@ -40,12 +39,13 @@ def store() -> FaultyStore:
 
 
 def put(store: FaultyStore, scratch: Path, plans: list[Plan], *, inline_bytes: int = 0) -> list[WrittenObject]:
-    staged = [stage(scratch / str(number), plan) for number, plan in enumerate(plans)]
-    for each, number in zip(staged, range(len(plans)), strict=True):
-        target = scratch / str(each.topic_partition)
-        target.mkdir(parents=True, exist_ok=True)
-        (scratch / str(number) / str(each.topic_partition) / each.name).rename(target / f"{number}-{each.name}")
-    staged = [replace(each, name=f"{number}-{each.name}") for number, each in enumerate(staged)]
+    staged = []
+    for number, plan in enumerate(plans):
+        for each in stage(scratch / str(number), plan):
+            renamed = replace(each, name=f"{number}-{each.name}")
+            renamed.path(scratch).parent.mkdir(parents=True, exist_ok=True)
+            each.path(scratch / str(number)).rename(renamed.path(scratch))
+            staged.append(renamed)
     return upload(store, TASK, staged, TOPIC_IDS, directory=scratch, inline_bytes=inline_bytes)
 
 
@@ -186,7 +186,12 @@ def test_large_run_is_read_in_pieces(
 
 
 def test_neighbouring_runs_of_one_object_are_one_request(store: FaultyStore, tmp_path: Path) -> None:
-    objects, log = log_of(store, tmp_path, [Plan(A, [[T0]]), Plan(A, [[T0]]), Plan(A, [[T0]])])
+    plans = [Plan(A, [[T0]]), Plan(A, [[T0]]), Plan(A, [[T0]])]
+    tasks = [
+        each for task, plan in enumerate(plans) for each in put(store, tmp_path / str(task), [plan], inline_bytes=500)
+    ]
+    objects, log = Objects(store, settle(store, tasks, inline_bytes=0)), Log(A)
+    log.append(objects, [0], plans, leader_epoch=0)
     assert len(log.rows) == 3
     assert all_bytes(RunExtent(log.runs, objects, name="A")) == b"".join(log.batches)
     assert store.requests["get_ranges"] == 1
@@ -241,17 +246,17 @@ def test_extent_ends_before_offsets_leave_int32(store: FaultyStore) -> None:
 
 
 def test_transactional_batches_are_refused(store: FaultyStore, tmp_path: Path) -> None:
-    staged = stage(tmp_path, Plan(A, [[T0]]))
+    (staged,) = stage(tmp_path, Plan(A, [[T0]]))
     staged.batches["attributes"] |= TRANSACTIONAL_MASK
     with pytest.raises(InvalidRecordError, match="transactional or control batches"):
         upload(store, TASK, [staged], TOPIC_IDS, directory=tmp_path)
 
 
 def test_shortened_staged_file_is_reported(store: FaultyStore, tmp_path: Path) -> None:
-    staged = stage(tmp_path, Plan(A, [[T0]]))
+    (staged,) = stage(tmp_path, Plan(A, [[T0]]))
     path = staged.path(tmp_path)
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CorruptRecordError, match="found the end of the file"):
+    with pytest.raises(CorruptRecordError, match=r"expected a staged file of \d+ bytes, found"):
         upload(store, TASK, [staged], TOPIC_IDS, directory=tmp_path)
 
 
@@ -434,7 +439,6 @@ def test_batch_above_limit_is_refused_before_it_is_read(
     objects, log = log_of(store, tmp_path, [Plan(A, [[T0]]), Plan(A, [[T0]], value_bytes=2000)])
     with pytest.raises(CorruptRecordError, match="a batch of at most 1000 bytes"):
         all_bytes(RunExtent(log.runs, objects, name="A"))
-    assert max(np.diff(log.runs["position"])) > 0
 
 
 def test_reading_holds_few_pieces_in_memory(
