@@ -1,6 +1,6 @@
 """How costs grow with partitions, groups and segments that an operation is not about, or has nothing to do for.
 
-    python benchmarks/bench_growth.py [--sizes 10 100 1000 10000] [--kinds partitions groups segments]
+    python benchmarks/bench_growth.py [--sizes 10 100 1000 10000] [--kinds partitions groups segments sink]
                                       [--before REVISION] [--limit 300] [--directory DIR]
 
     open           open the root, in a process of its own
@@ -11,10 +11,12 @@
     commit, rolling commit
                    100 appends to a partition with so many segments, without a roll and with one each
     fetch, seek    100 slices as a server sends them at offsets that it does not know; 100 searches by time
+    sink           a write of so many tasks of 80 records to 100 partitions: staged files, bytes of the tasks' messages,
+                   CPU of the second commit (the first one creates the partitions' files)
 
-Each figure is the CPU time of the process and its children, and their system calls (`strace -c -f` in another run, if
-strace is there). Roots are made once, by this revision, without waiting for the disk; each command runs on them with
-this revision and, with `--before`, with that one, which must read the same format. `-`: not done within the limit.
+Each other figure is the CPU time of the process and its children, and their system calls (`strace -c -f` in another
+run, if strace is there). Roots are made once, by this revision, without waiting for the disk; each command runs on them
+with this revision and, with `--before`, with that one, which must read the same format. `-`: not done within the limit.
 Only shapes and ratios count: a bare command takes 0.1 s, and one that loads maintenance takes 1 s.
 """
 
@@ -74,6 +76,40 @@ for _ in range(100):
 """
 #: A segment of each record of this size.
 SEGMENT_BYTES: Final = 2000
+SINK_TASKS: Final = (2, 20, 200)
+#: Stages as Spark's tasks do, with the messages pickled, and commits as the driver does.
+_SINK: Final = """
+import pickle, sys, time, uuid
+from pathlib import Path
+import pyarrow as pa
+from pyspark_kafkalog.log_dir import LogDir
+from pyspark_kafkalog.record.partitioner import Partitioner
+from pyspark_kafkalog.spark.write.writers import StagedMessage, staged_in_order
+from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
+from pyspark_kafkalog.storage.staged_file import StagingTask
+from pyspark_kafkalog.storage.stager import Rows, TopicStager
+root, tasks, partitions = Path(sys.argv[1]), int(sys.argv[2]), 100
+log_dir = LogDir.create(root)
+log_dir.create_topic("orders", partitions=partitions)
+value = pa.array([b"v" * 100] * 80, pa.binary())
+for _ in range(2):
+    write_id, messages = uuid.uuid4().hex, []
+    for task in range(tasks):
+        stager = TopicStager(
+            StagingTask(root=root, write_id=write_id, task=task), "orders", partitions, log_dir.log_config("orders"),
+            partitioner=Partitioner(partitions, turn_bytes=100, first_partition=task), asked_compression=None,
+            batch_size_bytes=1 << 18, clock_ms=lambda: time.time_ns() // 1_000_000,
+            fs=flushing_file_system(LOCAL, "os"),
+        )
+        stager.add(Rows({"value": value}, 1_700_000_000_000).columns)
+        messages.append(pickle.dumps(StagedMessage(task, tuple(stager.finish()))))
+    files = len(list(root.glob("*/*.staged")))
+    committing = LogDir.open(root)
+    began = time.process_time()
+    committing.commit_staged(staged_in_order(map(pickle.loads, messages)), flush="os")
+    spent = time.process_time() - began
+print(f"{files:8,} files {sum(map(len, messages)):10,} bytes of messages {spent:6.2f} s")
+"""
 #: Revisions before 0.2.0 cannot be run as `python -m pyspark_kafkalog`.
 _COMMAND: Final = ("-c", "import sys; from pyspark_kafkalog.tools.main import main; sys.exit(main())")
 
@@ -193,10 +229,22 @@ def measure(kind: str, sizes: Sequence[int], projects: dict[str, Path], limit_s:
         shutil.rmtree(root)
 
 
+def measure_sink(projects: dict[str, Path], scratch: Path) -> None:
+    for tasks in SINK_TASKS:
+        for revision, project in projects.items():
+            environment = {**os.environ, "PYTHONPATH": str(project), "OPENBLAS_NUM_THREADS": "1"}
+            root = scratch / f"sink-{tasks}-{revision}"
+            command = (sys.executable, "-c", _SINK, str(root), str(tasks))
+            done = subprocess.run(command, env=environment, capture_output=True, cwd=project, check=True, text=True)
+            print(f"sink       {tasks:6,} tasks  {revision}: {done.stdout.strip()}", flush=True)
+            shutil.rmtree(root)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 100, 1_000, 10_000])
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[*KINDS], help="what grows (default: all)")
+    kinds = (*KINDS, "sink")
+    parser.add_argument("--kinds", nargs="+", choices=kinds, default=kinds, help="what grows (default: all)")
     parser.add_argument("--before", help="a git revision to compare with")
     parser.add_argument("--limit", type=int, default=300, help="seconds of CPU that a command may take")
     parser.add_argument("--directory", type=Path, help="where the roots are made (default: a temporary directory)")
@@ -213,6 +261,9 @@ def main() -> None:
             for project in projects.values():  # compiles the kernels of the revision
                 run((sys.executable, *of_partitions(str(scratch / "warm"))["append"]), project, options.limit)
             for kind in options.kinds:
+                if kind == "sink":
+                    measure_sink(projects, scratch)
+                    continue
                 measure(kind, options.sizes, projects, options.limit, scratch)
         finally:
             if options.before is not None:
