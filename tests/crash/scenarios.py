@@ -252,7 +252,7 @@ def _scenarios() -> Iterable[Scenario]:
         "append to the active segment",
         then(created(a=(1, FINE_INDEX)), writes({_A0: range(20)})),
         [_write({_A0: range(20, 50)}), _go_on(_A0)],
-        calls_min=32,
+        calls_min=30,
     )
     yield Scenario(
         "roll within the commit",

@@ -151,7 +151,8 @@ def test_each_file_is_opened_once_for_all_partitions(root: Path, tasks: int, mon
     assert descriptors() == before
 
 
-def test_more_files_than_may_be_open_are_read(root: Path) -> None:
+def test_more_files_than_may_be_open_are_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged_parts, "_OPEN_FILES_MAX", 10)
     staged, values = [], Values()
     for number in range(60):
         task = Task(root, number, values)
