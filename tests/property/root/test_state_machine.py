@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 from builders.controlled import open_log_dir, open_or_create_log_dir
 from builders.object_roots import left_objects, named_objects
-from builders.root_places import RootPlace, forget, memory_root, open_as
+from builders.root_places import RootPlace, forget, memory_root, open_as, waiting_in
 from fakes.faulty_store import Call, Fault, FaultyStore, MemoryBucket, VirtualClock
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -46,6 +46,7 @@ from pyspark_kafkalog.maintenance.reindex import reindex
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention, finish
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.tier import tier_segments
+from pyspark_kafkalog.metadata.objects import backend as object_backend
 from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
@@ -602,12 +603,16 @@ class ObjectRootMachine(RootMachine):
         super().__init__()
         self.bucket = MemoryBucket(clock=VirtualClock(NOW_MS))
         self.root = memory_root(FaultyStore(self.bucket))
+        # Which requests a writer makes depends on how long they take.
+        self.patches = pytest.MonkeyPatch()
+        self.patches.setattr(object_backend, "Waiting", lambda: waiting_in(self.bucket))
 
     def teardown(self) -> None:
         try:
             if hasattr(self, "writers"):
                 self._check_objects()
         finally:
+            self.patches.undo()
             forget(str(self.root))
 
     def _check_objects(self) -> None:
