@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, PartitionRecord, PartitionStateRecord
-from pyspark_kafkalog.metadata.messages.records import frame_of
+from pyspark_kafkalog.metadata.messages.records import record_frame
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import encode_uuid
@@ -47,7 +47,7 @@ class _Frames(NamedTuple):
 
 @cache
 def _frames() -> _Frames:
-    return _Frames(frame_of(PartitionRecord), frame_of(PartitionStateRecord))
+    return _Frames(record_frame(PartitionRecord), record_frame(PartitionStateRecord))
 
 
 @quick_dataclass(frozen=True, slots=True)

@@ -99,12 +99,6 @@ def encode_by_schema(record: Message, *, version: int | None = None) -> bytes:
     return bytes(out)
 
 
-def frame_of(record_type: type[Message]) -> bytes:
-    """The frame before a record of this type in the version that `encode_record` writes by default."""
-    schema = record_type.schema()
-    return _frame(schema.api_key, schema.written_version)
-
-
 @cache
 def record_frame(record_type: type[Message]) -> bytes:
     """What the value of a record of this type begins with, in the version that is written."""

@@ -51,7 +51,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import LeaderEpochCheckp
 from pyspark_kafkalog.storage.artefacts.index_file import TimeIndex
 from pyspark_kafkalog.storage.artefacts.partition_listing import MarkedFile, PartitionListing, list_base_offsets
 from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
-from pyspark_kafkalog.storage.below_root import open_file
+from pyspark_kafkalog.storage.below_root import status_of
 from pyspark_kafkalog.storage.filesystem import FileSystem
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.producer_replay import ResumedProducers, rebuild_producer_state
@@ -158,15 +158,11 @@ def _as_left(directory: Path, state: LogState, staged: Collection[str] | None) -
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """The status of a file, None without one. Opens it, because a network file system may answer a stat from memory."""
+    """As `status_of`; None without a file."""
     try:
-        fd = open_file(path)
+        return status_of(path)
     except FileNotFoundError:
         return None
-    try:
-        return os.fstat(fd)
-    finally:
-        os.close(fd)
 
 
 def load(

@@ -611,8 +611,8 @@ class LogSegment(SegmentFiles):
 class SegmentList:
     """The segments of one log by base offset; each holds the offsets from its base to below the next one's.
 
-    The last one is active: appends go only to it. Of a resumed log the others are closed: `make` makes one of them when
-    it is asked for, and `closed` lists their base offsets when the first of them is. An append asks for none.
+    The last one is active: appends go only to it. The closed segments of a resumed log are made when they are needed:
+    `closed` lists their base offsets at the first need, `make` makes one of them. An append needs none.
     """
 
     def __init__(
