@@ -43,7 +43,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from itertools import zip_longest
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
@@ -70,12 +70,13 @@ _SHORT_BYTES_MAX: Final = 256 * KIB
 _SHORT_MAX_MS: Final = 5
 _RECENT_MS: Final = 1000
 
+T = TypeVar("T")
 Appended: TypeAlias = "asyncio.Future[tuple[AppendedRange, ...]]"
 Notify: TypeAlias = Callable[[frozenset[TopicPartition]], None]
 
 
 _Submitted: TypeAlias = tuple[CommitUnit, Appended]
-_Commit: TypeAlias = Callable[[Sequence[CommitUnit]], "Sequence[UnitResult] | None"]
+Commit: TypeAlias = Callable[[Sequence[CommitUnit]], "Sequence[UnitResult] | None"]
 
 
 @quick_dataclass(frozen=True, slots=True)
@@ -90,6 +91,12 @@ class _Ended:
 
 class Committer(ABC):
     """Hands units to the process's only LeaderWriter, which commits all that wait together."""
+
+    @abstractmethod
+    async def start(self) -> None: ...
+
+    @abstractmethod
+    async def stop(self) -> None: ...
 
     @abstractmethod
     def submit(self, unit: CommitUnit) -> Appended:
@@ -197,7 +204,7 @@ class GroupCommitter(Committer):
                     self._queue.put(None)
                     break
                 batch += following
-            for some in _commits(batch):
+            for some in in_commits(batch):
                 self._commit(some)
         self._writer.close()
 
@@ -206,21 +213,13 @@ class GroupCommitter(Committer):
         assert ended is not None
         self._loop.call_soon_threadsafe(self._deliver, batch, ended)
 
-    def _committed_units(self, batch: Sequence[_Submitted], commit: _Commit) -> _Ended | None:
+    def _committed_units(self, batch: Sequence[_Submitted], commit: Commit) -> _Ended | None:
         """The results of a commit; None if it was not made at once."""
         began_ms = self._monotonic_ms()
         self._next_ms = began_ms + self._interval_ms
         changed: set[TopicPartition] = set()
         units = [_recording(unit, changed) for unit, _ in batch]
-        results: Sequence[UnitResult | BaseException] | None
-        try:
-            results = commit(units)
-        except (KafkalogError, OSError) as error:
-            self._failures.warning("a commit of %d units failed: %s", len(units), error)
-            results = [error] * len(units)
-        except BaseException as error:
-            _LOG.exception("a commit of %d units failed", len(units))
-            results = [error] * len(units)
+        results = results_of(commit, units, self._failures)
         if results is None:
             return None
         end_ms = self._monotonic_ms()
@@ -243,8 +242,22 @@ class GroupCommitter(Committer):
             self._loop.call_soon(self._hand_over)  # what came while it was made
 
 
-def _commits(submitted: Sequence[_Submitted]) -> Iterator[Sequence[_Submitted]]:
-    """The units of each commit, in their order."""
+def results_of(
+    commit: Commit, units: Sequence[CommitUnit], failures: BoundedLog
+) -> Sequence[UnitResult | BaseException] | None:
+    """The results of a commit of the units, its error for each of them if it fails; None if it was not made at once."""
+    try:
+        return commit(units)
+    except (KafkalogError, OSError) as error:
+        failures.warning("a commit of %d units failed: %s", len(units), error)
+        return [error] * len(units)
+    except BaseException as error:
+        _LOG.exception("a commit of %d units failed", len(units))
+        return [error] * len(units)
+
+
+def in_commits(submitted: Sequence[tuple[CommitUnit, T]]) -> Iterator[Sequence[tuple[CommitUnit, T]]]:
+    """The units of each commit, with what belongs to them, in their order."""
     begin, size_bytes = 0, 0
     for at, (unit, _) in enumerate(submitted):
         size_bytes += unit.size_bytes

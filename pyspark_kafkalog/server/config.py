@@ -13,6 +13,7 @@ import ipaddress
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
@@ -98,7 +99,8 @@ class ServerConfig:
     `status` is where metrics and health are served over HTTP. `shared` is a second address, which other processes
     listen on too (workers.py). `node_id` is the broker id, made from the advertised address if None. `flush`:
     "fsync" answers a write when it is on disk, "os" when the operating system has it, which is what Kafka does.
-    `commit_interval_ms`: the least time from the beginning of a commit to that of the next one; 0: none.
+    `commit_interval_ms`: the least time from the beginning of a commit to that of the next one; 0: none. `committer`:
+    the socket of the committer of this host (host/process.py), if it has one.
 
     `request_max_bytes` is Kafka's socket.request.max.bytes, `queued_max_bytes` (queued.max.request.bytes) the limit of
     the requests in memory together, `threads` run what blocks: files, stores, changes of topics.
@@ -112,6 +114,7 @@ class ServerConfig:
     rack: str | None = None
     flush: FlushMode = "fsync"
     commit_interval_ms: int = 0
+    committer: Path | None = None
     read_only: bool = False
     request_max_bytes: int = 100 * MIB
     queued_max_bytes: int = 512 * MIB

@@ -41,13 +41,20 @@ from pyspark_kafkalog.server.cluster import (
     HeartbeatObjects,
     SingleServer,
 )
-from pyspark_kafkalog.server.committer import GroupCommitter, PartitionWaiters, ReadOnlyCommitter, RootWatcher
+from pyspark_kafkalog.server.committer import (
+    Committer,
+    GroupCommitter,
+    PartitionWaiters,
+    ReadOnlyCommitter,
+    RootWatcher,
+)
 from pyspark_kafkalog.server.config import Address, ServerConfig
 from pyspark_kafkalog.server.connections.connection import ClientTransport, Connection, FrameLimits, PlainTransport
 from pyspark_kafkalog.server.connections.dispatch import Dispatcher
 from pyspark_kafkalog.server.connections.request_bytes import RequestBytesBySize, ResponseBytes
 from pyspark_kafkalog.server.context import Cluster, Node, RecordMemory, ServerContext, Session
 from pyspark_kafkalog.server.event_loop import monotonic_ms
+from pyspark_kafkalog.server.host.committer import HostCommitter
 from pyspark_kafkalog.server.metrics import ServerMetrics, StatusPage
 from pyspark_kafkalog.server.reads.fetch_sessions import FetchSessions
 from pyspark_kafkalog.server.request_errors import BoundedLog
@@ -106,17 +113,7 @@ def assemble(
 
     def role(writes: bool) -> Role:
         native = root.native() if writes else None
-        committer = (
-            ReadOnlyCommitter(str(root.path))
-            if native is None
-            else GroupCommitter(
-                native.committer(flush=config.flush),
-                waiters.notify,
-                metrics.committed,
-                monotonic_ms=monotonic_ms,
-                interval_ms=config.commit_interval_ms,
-            )
-        )
+        committer = _committer(root, native, config, waiters, metrics)
         cluster = _cluster(root, native, config, advertised, beating)
         context = ServerContext(
             root=root,
@@ -137,6 +134,23 @@ def assemble(
     roles = Roles(root, role, policy.refresh, only_reads=config.read_only or native_or_none(root) is None)
     watcher = RootWatcher(root, waiters, executor)
     return Parts(roles, policy, [watcher, policy, roles], metrics)
+
+
+def _committer(
+    root: Root, native: NativeRoot | None, config: ServerConfig, waiters: PartitionWaiters, metrics: ServerMetrics
+) -> Committer:
+    if native is None:
+        return ReadOnlyCommitter(str(root.path))
+    own = GroupCommitter(
+        native.committer(flush=config.flush),
+        waiters.notify,
+        metrics.committed,
+        monotonic_ms=monotonic_ms,
+        interval_ms=config.commit_interval_ms,
+    )
+    if config.committer is None:
+        return own
+    return HostCommitter(config.committer, native, own, metrics.committed, clock=time_ms)
 
 
 def _cluster(

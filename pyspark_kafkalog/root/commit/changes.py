@@ -33,6 +33,10 @@ from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.values import quick_dataclass
 
 
+class OutdatedCheckError(KafkalogError, RuntimeError):
+    """A batch was checked for another configuration of its topic, and is not here to be checked again."""
+
+
 class AppendOrigin(Enum):
     """Who made the batches of an append, which decides how they are checked (Kafka: AppendOrigin).
 
@@ -53,7 +57,7 @@ class LeaderAppend:
     it is not changed and not kept. `is_transaction_v2`: the batch is of a transaction of version 2 (KIP-890): a
     producer without batches in the log must begin with sequence 0, and markers have a newer epoch. `prepared`: the
     batches of `data` if they were checked before; if the topic's configuration has changed since, they are checked
-    again.
+    again, or refused with OutdatedCheckError if `data` is empty.
     """
 
     topic_partition: TopicPartition

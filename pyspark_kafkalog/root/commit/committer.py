@@ -55,6 +55,7 @@ from pyspark_kafkalog.root.commit.changes import (
     FollowerChange,
     FollowerResult,
     LeaderAppend,
+    OutdatedCheckError,
     PlanFollowerRecords,
     StartAt,
     Truncation,
@@ -116,6 +117,8 @@ class PartitionPlan:
         if prepared is not None and prepared.config == self.config:
             now_ms = prepared.now_ms
             checked = prepared.placed(self.next_offset, self.leader_epoch)
+        elif prepared is not None and not len(append.data):
+            raise OutdatedCheckError(f"the configuration of topic {self.topic_partition.topic} has changed")
         else:
             checked = validate_batches(
                 append.data,

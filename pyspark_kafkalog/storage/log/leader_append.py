@@ -167,6 +167,16 @@ def prepare_batches(
     return None if accepted is None else PreparedBatches(accepted, config, now_ms)
 
 
+def prepare_in_place(stored: NDArray[np.uint8], config: LogConfig, *, now_ms: int) -> PreparedBatches | None:
+    """As `prepare_batches`, of batches in memory that has no other user, if they are stored as they are.
+
+    None, with the memory unchanged, for others. Raises RecordTooLargeError.
+    """
+    _check_first_size(stored, config)
+    accepted = _accepted(stored, 0, 0, config, now_ms)
+    return None if accepted is None else PreparedBatches(accepted, config, now_ms)
+
+
 def validate_batches(
     data: Buffer,
     *,

@@ -133,9 +133,12 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--status", dest="metrics_listen", help=argparse.SUPPRESS)
     add_log_format(parser)
-    # What a worker is started with: the address that all of them share, and the process that started it.
+    # What workers and their committer are started with: the address that all workers share, the process that started
+    # them, and the committer's socket, for a worker and for the committer itself.
     parser.add_argument("--shared", metavar="HOST:PORT", help=argparse.SUPPRESS)
     parser.add_argument("--supervisor", type=int, metavar="PID", help=argparse.SUPPRESS)
+    parser.add_argument("--committer", type=Path, metavar="SOCKET", help=argparse.SUPPRESS)
+    parser.add_argument("--commits-at", type=Path, metavar="SOCKET", help=argparse.SUPPRESS)
     parser.add_argument(
         "--node-id", type=int, metavar="ID", help="the server's broker id (default: made from its address)"
     )

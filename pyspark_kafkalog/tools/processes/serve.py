@@ -13,18 +13,21 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.maintenance.jobs.tasks import ending_signals
 from pyspark_kafkalog.root.kinds import for_kind
-from pyspark_kafkalog.root.protocol import Root
+from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.server.config import Address, ConnectionSettings, SecuritySettings, ServerConfig
+from pyspark_kafkalog.server.event_loop import monotonic_ms
+from pyspark_kafkalog.server.host.process import HostCommits, listening_at, run_until_signal
 from pyspark_kafkalog.server.run import Server, open_served_root
 from pyspark_kafkalog.server.security.certificates import DEFAULT_RULES
 from pyspark_kafkalog.server.security.sasl import SaslSettings
 from pyspark_kafkalog.server.security.tls import ClientAuth, TlsSettings
-from pyspark_kafkalog.server.workers import supervise
+from pyspark_kafkalog.server.workers import HostCommands, supervise
 from pyspark_kafkalog.tools.command import UsageError, one_line
 from pyspark_kafkalog.tools.output import notice
 from pyspark_kafkalog.tools.running import open_log_dir, set_up_log
@@ -54,7 +57,12 @@ def run(options: argparse.Namespace) -> int:
             shared.check(root)
 
         _print_banner(root, shared, options, listen, None)
-        supervise(options.workers, listen, partial(_worker_command, has_fixed_ports=listen.port > 0))
+        writes = native_or_none(root) is not None and not options.read_only
+        worker = partial(_worker_command, has_fixed_ports=listen.port > 0)
+        supervise(options.workers, listen, HostCommands(worker, _committer_command if writes else None))
+        return 0
+    if options.commits_at is not None:
+        commit_for_workers(options)
         return 0
     config = ServerConfig(
         listen=listen,
@@ -66,6 +74,7 @@ def run(options: argparse.Namespace) -> int:
         flush=options.flush,
         commit_interval_ms=options.commit_interval,
         read_only=options.read_only,
+        committer=options.committer,
         security=security,
     )
     with _naming_read_only(options):
@@ -170,16 +179,39 @@ def _check_workers(options: argparse.Namespace) -> None:
             raise UsageError(f"--{name.replace('_', '-')} is one server's: leave it out with --workers")
 
 
-def _worker_command(number: int, shared: Address, *, has_fixed_ports: bool) -> list[str]:
+def _worker_command(number: int, shared: Address, committer: Path | None, *, has_fixed_ports: bool) -> list[str]:
     """The command line of this process, changed to that of a worker: a port of its own, and the shared address."""
     own = replace(shared, port=shared.port + 1 + number if has_fixed_ports else 0)
-    return [
-        sys.executable,
-        "-m",
-        "pyspark_kafkalog",
-        *sys.argv[1:],
-        *("--workers", "1", "--listen", str(own), "--shared", str(shared), "--supervisor", str(os.getpid())),
-    ]
+    place = () if committer is None else ("--committer", str(committer))
+    return _own_command("--listen", str(own), "--shared", str(shared), *place)
+
+
+def _committer_command(place: Path) -> list[str]:
+    """The command line of this process, changed to that of the workers' committer, which listens at `place`."""
+    return _own_command("--commits-at", str(place))
+
+
+def _own_command(*changes: str) -> list[str]:
+    command = [sys.executable, "-m", "pyspark_kafkalog", *sys.argv[1:]]
+    return [*command, "--workers", "1", *changes, "--supervisor", str(os.getpid())]
+
+
+def commit_for_workers(options: argparse.Namespace) -> None:
+    """Be the committer of the workers that connect to the socket of `options`, until a signal."""
+    with listening_at(options.commits_at) as listener:
+        commits = HostCommits(
+            listener,
+            lambda: (
+                open_served_root(options.path, ServerConfig(flush=options.flush))
+                .native()
+                .committer(flush=options.flush)
+            ),
+            monotonic_ms=monotonic_ms,
+            interval_ms=options.commit_interval,
+            is_orphaned=lambda: os.getppid() != options.supervisor,
+        )
+        _collect_seldom()
+        run_until_signal(commits, ending_signals())
 
 
 def _root(options: argparse.Namespace, config: ServerConfig) -> Root:

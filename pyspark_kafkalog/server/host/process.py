@@ -1,0 +1,246 @@
+"""The committer of a host: a process that commits the batches of all workers, those that wait together in one commit.
+
+    receive    messages of all workers that have some; a new worker sends its memory first
+    commit     the units that wait, in the order in which they came; their batches are taken from the workers' memory
+    answer     each worker gets the results of its units
+
+It is one thread, which does nothing else: while it commits, the next units gather in the sockets. Several hosts over
+one log directory have a committer each, which take turns under its lock.
+
+It may be killed at any time. What it has not committed is lost, as with any writer, and the workers find out by the end
+of their connections (committer.py). It ends when it is told to and no worker is connected any more, so that what
+workers have submitted at their end is committed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend, UnitResult
+from pyspark_kafkalog.root.commit.committer import LeaderWriter
+from pyspark_kafkalog.server.committer import in_commits, results_of
+from pyspark_kafkalog.server.host import channel
+from pyspark_kafkalog.server.host.channel import ChannelError, CheckedFor, Kind, Messages
+from pyspark_kafkalog.server.request_errors import BoundedLog
+from pyspark_kafkalog.storage.log.leader_append import LeaderBatches, PreparedBatches
+from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.units import SECOND_MS
+
+_LOG: Final = logging.getLogger(__name__)
+_BACKLOG: Final = 64
+#: How often it looks whether the process that started it still runs.
+_LOOK_S: Final = 1.0
+#: A new worker sends its memory at once.
+_GREETING_S: Final = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """A connected worker: its memory, its topics by number, and the answers that it has not taken yet."""
+
+    socket: socket.socket
+    memory: NDArray[np.uint8]
+    messages: Messages = field(default_factory=Messages)
+    topics: list[CheckedFor] = field(default_factory=list)
+    unsent: bytes = b""
+
+    def units(self, data: bytes) -> Iterator[CommitUnit]:
+        """The units that `data`, the next bytes of the socket, completes. Raises ChannelError."""
+        for kind, content in self.messages.read(data):
+            if kind is Kind.TOPIC:
+                number, topic = channel.read_topic(content)
+                if number != len(self.topics):
+                    raise ChannelError(f"expected topic {len(self.topics)}, found {number}")
+                self.topics.append(topic)
+            elif kind is Kind.UNITS:
+                units = channel.read_units(content, len(self.topics), len(self.memory))
+                for at in range(len(units)):
+                    yield self._unit(units[at : at + 1])
+            else:
+                raise ChannelError(f"expected topics or units, found {kind.name}")
+
+    def _unit(self, row: NDArray[np.void]) -> CommitUnit:
+        ((number, partition, position, checked_ms, _),) = row.tolist()
+        topic = self.topics[number]
+        batches = row["batch"].copy()
+        size_bytes = int(batches["size_bytes"][0])
+        prepared = PreparedBatches(
+            LeaderBatches(self.memory[position : position + size_bytes], batches), topic.config, checked_ms
+        )
+        append = LeaderAppend(
+            topic_partition=TopicPartition(topic.name, partition), data=b"", topic_id=topic.topic_id, prepared=prepared
+        )
+        return CommitUnit(appends=(append,), size_bytes=size_bytes)
+
+
+class HostCommits:
+    """Commits for the workers that connect to `listener`, with the writer that `make_writer` makes.
+
+    A commit begins at least `interval_ms` after the one before. `is_orphaned`: whether the process that has started
+    this one is gone.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        make_writer: Callable[[], LeaderWriter],
+        *,
+        monotonic_ms: Callable[[], int],
+        interval_ms: int = 0,
+        is_orphaned: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._listener = listener
+        self._make_writer = make_writer
+        self._writer: LeaderWriter | None = None
+        self._monotonic_ms = monotonic_ms
+        self._interval_ms = interval_ms
+        self._is_orphaned = is_orphaned
+        self._next_ms = 0
+        self._failures = BoundedLog(_LOG, monotonic_ms, lines_a_second=1)
+        self._selector = selectors.DefaultSelector()
+        self._workers: set[_Worker] = set()
+        self._waiting: list[tuple[CommitUnit, _Worker]] = []
+        self._is_stopping = False
+        self._waker, self._woken = socket.socketpair()
+
+    def stop(self) -> None:
+        """Have `run` return once no worker is connected. May be called by a signal handler, or another thread."""
+        self._is_stopping = True
+        self._waker.send(b"\0")
+
+    def run(self) -> None:
+        """Accept, receive, commit and answer until `stop`."""
+        with contextlib.ExitStack() as closing:
+            for each in (self._selector, self._listener, self._waker, self._woken):
+                closing.callback(each.close)
+            closing.callback(self._close)
+            self._listener.setblocking(False)
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._selector.register(self._woken, selectors.EVENT_READ)
+            while (self._workers or not self._is_stopping) and not self._is_orphaned():
+                self._receive()
+                if self._waiting and self._monotonic_ms() >= self._next_ms:
+                    self._commit()
+
+    def _receive(self) -> None:
+        rest_s = max(self._next_ms - self._monotonic_ms(), 0) / SECOND_MS if self._waiting else _LOOK_S
+        for key, events in self._selector.select(min(rest_s, _LOOK_S)):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fileobj is self._woken:
+                self._woken.recv(channel.RECEIVE_BYTES)
+            elif events & selectors.EVENT_WRITE:
+                self._send(key.data)
+            else:
+                self._receive_of(key.data)
+
+    def _accept(self) -> None:
+        try:
+            connected, _ = self._listener.accept()
+        except OSError as error:  # gone again, or too many open files
+            self._failures.warning("a worker could not be accepted: %s", error)
+            return
+        try:
+            connected.settimeout(_GREETING_S)
+            memory = channel.receive_memory(connected)
+            connected.setblocking(False)
+        except (OSError, ChannelError) as error:
+            self._failures.warning("a worker could not be accepted: %s", error)
+            connected.close()
+            return
+        worker = _Worker(connected, memory)
+        self._workers.add(worker)
+        self._selector.register(connected, selectors.EVENT_READ, worker)
+
+    def _receive_of(self, worker: _Worker) -> None:
+        try:
+            data = worker.socket.recv(channel.RECEIVE_BYTES)
+            if not data:
+                self._drop(worker)
+                return
+            self._waiting += [(unit, worker) for unit in worker.units(data)]
+        except BlockingIOError:
+            pass
+        except (OSError, ChannelError) as error:
+            self._failures.warning("the connection of a worker has failed: %s", error)
+            self._drop(worker)
+
+    def _drop(self, worker: _Worker) -> None:
+        """A worker has ended. What it has submitted is still committed: its batches are in its memory."""
+        if worker in self._workers:
+            self._workers.discard(worker)
+            self._selector.unregister(worker.socket)
+            worker.socket.close()
+
+    def _commit(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for some in in_commits(waiting):
+            self._next_ms = self._monotonic_ms() + self._interval_ms
+            results = results_of(self._commit_units, [unit for unit, _ in some], self._failures)
+            assert results is not None
+            answers: dict[_Worker, list[UnitResult | BaseException]] = {}
+            for (_, worker), result in zip(some, results, strict=True):
+                answers.setdefault(worker, []).append(result)
+            for worker, ended in answers.items():
+                worker.unsent += channel.results_message(ended)
+                self._send(worker)
+
+    def _commit_units(self, units: Sequence[CommitUnit]) -> Sequence[UnitResult]:
+        if self._writer is None:
+            self._writer = self._make_writer()
+        return self._writer.commit(units)
+
+    def _send(self, worker: _Worker) -> None:
+        if worker not in self._workers:
+            return
+        try:
+            sent = worker.socket.send(worker.unsent)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._drop(worker)
+            return
+        worker.unsent = worker.unsent[sent:]
+        writes = selectors.EVENT_WRITE if worker.unsent else 0
+        self._selector.modify(worker.socket, selectors.EVENT_READ | writes, worker)
+
+    def _close(self) -> None:
+        for worker in tuple(self._workers):
+            self._drop(worker)
+        if self._writer is not None:
+            with contextlib.suppress(KafkalogError, OSError):
+                self._writer.close()
+
+
+def listening_at(address: Path) -> socket.socket:
+    """A socket that listens at `address`, where an earlier committer may have listened. Raises OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(address)
+        listener.bind(str(address))
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def run_until_signal(commits: HostCommits, numbers: Sequence[signal.Signals]) -> None:
+    """Run the committer of this process until one of the signals."""
+    for number in numbers:
+        signal.signal(number, lambda *_: commits.stop())
+    commits.run()
