@@ -76,7 +76,7 @@ Notify: TypeAlias = Callable[[frozenset[TopicPartition]], None]
 
 
 _Submitted: TypeAlias = tuple[CommitUnit, Appended]
-Commit: TypeAlias = Callable[[Sequence[CommitUnit]], "Sequence[UnitResult] | None"]
+_Commit: TypeAlias = Callable[[Sequence[CommitUnit]], "Sequence[UnitResult] | None"]
 
 
 @quick_dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class GroupCommitter(Committer):
                     self._queue.put(None)
                     break
                 batch += following
-            for some in in_commits(batch):
+            for some in in_commits(batch, count=lambda each: 1, size_bytes=lambda each: each[0].size_bytes):
                 self._commit(some)
         self._writer.close()
 
@@ -213,13 +213,18 @@ class GroupCommitter(Committer):
         assert ended is not None
         self._loop.call_soon_threadsafe(self._deliver, batch, ended)
 
-    def _committed_units(self, batch: Sequence[_Submitted], commit: Commit) -> _Ended | None:
+    def _committed_units(self, batch: Sequence[_Submitted], commit: _Commit) -> _Ended | None:
         """The results of a commit; None if it was not made at once."""
         began_ms = self._monotonic_ms()
         self._next_ms = began_ms + self._interval_ms
         changed: set[TopicPartition] = set()
         units = [_recording(unit, changed) for unit, _ in batch]
-        results = results_of(commit, units, self._failures)
+        results: Sequence[UnitResult | BaseException] | None
+        try:
+            results = commit(units)
+        except BaseException as error:
+            log_failure(error, len(units), self._failures)
+            results = [error] * len(units)
         if results is None:
             return None
         end_ms = self._monotonic_ms()
@@ -242,28 +247,25 @@ class GroupCommitter(Committer):
             self._loop.call_soon(self._hand_over)  # what came while it was made
 
 
-def results_of(
-    commit: Commit, units: Sequence[CommitUnit], failures: BoundedLog
-) -> Sequence[UnitResult | BaseException] | None:
-    """The results of a commit of the units, its error for each of them if it fails; None if it was not made at once."""
-    try:
-        return commit(units)
-    except (KafkalogError, OSError) as error:
-        failures.warning("a commit of %d units failed: %s", len(units), error)
-        return [error] * len(units)
-    except BaseException as error:
-        _LOG.exception("a commit of %d units failed", len(units))
-        return [error] * len(units)
+def log_failure(error: BaseException, units: int, failures: BoundedLog) -> None:
+    """Log that a commit of so many units has failed, a defect with its frames."""
+    if isinstance(error, (KafkalogError, OSError)):
+        failures.warning("a commit of %d units failed: %s", units, error)
+    else:
+        _LOG.error("a commit of %d units failed", units, exc_info=error)
 
 
-def in_commits(submitted: Sequence[tuple[CommitUnit, T]]) -> Iterator[Sequence[tuple[CommitUnit, T]]]:
-    """The units of each commit, with what belongs to them, in their order."""
-    begin, size_bytes = 0, 0
-    for at, (unit, _) in enumerate(submitted):
-        size_bytes += unit.size_bytes
-        if at > begin and (at - begin == _UNITS_MAX or size_bytes > _BYTES_MAX):
+def in_commits(
+    submitted: Sequence[T], *, count: Callable[[T], int], size_bytes: Callable[[T], int]
+) -> Iterator[Sequence[T]]:
+    """What each commit takes, in its order; `count` and `size_bytes` give the units of an element, and their bytes."""
+    begin, units, total_bytes = 0, 0, 0
+    for at, each in enumerate(submitted):
+        units += count(each)
+        total_bytes += size_bytes(each)
+        if at > begin and (units > _UNITS_MAX or total_bytes > _BYTES_MAX):
             yield submitted[begin:at]
-            begin, size_bytes = at, unit.size_bytes
+            begin, units, total_bytes = at, count(each), size_bytes(each)
     yield submitted[begin:]
 
 

@@ -13,7 +13,7 @@ may be anything here: batches of old clients count wrongly, and `renumber_record
 from __future__ import annotations
 
 import numpy as np
-from numba import types
+from numba import njit, types
 
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -24,6 +24,7 @@ from pyspark_kafkalog.record.header import (
     NO_TIMESTAMP,
     RECORDS_AT,
     TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
 )
 from pyspark_kafkalog.record.kernels.cache import kernel
 from pyspark_kafkalog.record.kernels.decode import BYTES_LEFT_IN_BATCH, NO_FAULT, note_fault, read_record
@@ -163,6 +164,56 @@ def accept_batches(crc_function, data, records, records_size, rules, table):
         write_big_endian(data, row.position + BASE_OFFSET_AT, 8, row.base_offset)
         write_big_endian(data, row.position + LEADER_EPOCH_AT, 4, row.leader_epoch)
     return rows
+
+
+#: Slots of the `rules` array of `place_batches`, the first two of which are those of `accept_batches`.
+PRODUCER_ID = 2
+PRODUCER_EPOCH = 3
+NEXT_SEQUENCE = 4
+
+
+@njit(nogil=True)
+def _store_big_endian(address, size, value):
+    """Store the low `size` bytes of `value` at `address`."""
+    rest = np.uint64(value)
+    for i in range(size):
+        store_byte(address + size - 1 - i, np.uint8(rest & np.uint64(0xFF)))
+        rest >>= np.uint64(8)
+
+
+@kernel(types.int64(INT64_IN, INT64_IN, BATCH_TABLE_OUT))
+def place_batches(addresses, rules, table):
+    """Give the batches of `table` the offsets after each other, if they are those of one producer, in its sequence.
+
+    Their base offsets count from 0, each is checked, and lies at its address. The producer id is -1 for batches without
+    a producer. Their headers and rows get offsets and leader epoch, and the rows the positions that they have without
+    what is between them. Returns the number of their bytes; -1, with nothing changed, for batches of several producers,
+    of transactions, out of sequence or past the largest offset.
+    """
+    next_offset, sequence = rules[NEXT_OFFSET], rules[NEXT_SEQUENCE]
+    for batch in range(len(table)):
+        row = table[batch]
+        if (
+            row.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK)
+            or row.producer_id != rules[PRODUCER_ID]
+            or (row.producer_id >= 0 and (row.producer_epoch != rules[PRODUCER_EPOCH] or row.base_sequence != sequence))
+            or next_offset >= _MAX_OFFSET - row.records_count
+        ):
+            return -1
+        next_offset += row.records_count
+        sequence = (sequence + row.records_count) & INT32_MAX
+    next_offset, size = rules[NEXT_OFFSET], np.int64(0)
+    for batch in range(len(table)):
+        row = table[batch]
+        row.position = size
+        row.base_offset = next_offset
+        row.last_offset = next_offset + row.records_count - 1
+        row.leader_epoch = rules[NEW_LEADER_EPOCH]
+        _store_big_endian(addresses[batch] + BASE_OFFSET_AT, 8, row.base_offset)
+        _store_big_endian(addresses[batch] + LEADER_EPOCH_AT, 4, row.leader_epoch)
+        next_offset += row.records_count
+        size += row.size_bytes
+    return size
 
 
 @kernel(types.int64(types.int64, types.int64, types.int64, types.int64))

@@ -30,6 +30,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Protocol, TypeAlias, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import (
     CommitConflictError,
@@ -62,15 +65,17 @@ from pyspark_kafkalog.root.commit.changes import (
     UnitResult,
     no_records,
 )
+from pyspark_kafkalog.root.commit.checked_batches import CheckedBatches
 from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, ignore_kept, saved_once
 from pyspark_kafkalog.root.commit.runs import StagedBatches
 from pyspark_kafkalog.storage.filesystem import in_parallel
 from pyspark_kafkalog.storage.log.follower import FollowerBatches, check_batches
 from pyspark_kafkalog.storage.log.leader_append import REQUEST, LeaderBatches, ProducerView, validate_batches
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.log.producers import ProducerBatch, producer_batches
+from pyspark_kafkalog.storage.log.producers import AppendedProducers, ProducerBatch, producer_batches
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MIB
+from pyspark_kafkalog.values import quick_dataclass
 
 #: From so many bytes on, checks of a follower's batches are worth a thread for each partition.
 _SIDE_BY_SIDE_BYTES: Final = 2 * MIB
@@ -90,7 +95,26 @@ class PartitionPlan:
     leader_epoch: int
     producers: ProducerView
     parts: list[LeaderBatches] = field(default_factory=list)
-    producer_batches: list[ProducerBatch] = field(default_factory=list)
+    #: Of each part the batches with a producer id; None: to be made from its table, none is of a transaction.
+    _batches_of_parts: list[list[ProducerBatch] | None] = field(default_factory=list)
+    _last_writer: int | None = None
+    _is_plain: bool = True
+
+    @property
+    def producer_batches(self) -> list[ProducerBatch]:
+        """The batches of all parts that have a producer id."""
+        return [
+            each
+            for part, known in zip(self.parts, self._batches_of_parts, strict=True)
+            for each in (_producer_batches(part) if known is None else known)
+        ]
+
+    @property
+    def appended_producers(self) -> AppendedProducers:
+        """What the parts mean for producers."""
+        return AppendedProducers(
+            self.producers.changed, self._last_writer, self._is_plain, lambda: self.producer_batches
+        )
 
     def draft(self) -> PartitionPlan:
         """A plan of what follows this one, to be absorbed or dropped."""
@@ -106,7 +130,9 @@ class PartitionPlan:
     def absorb(self, draft: PartitionPlan) -> None:
         """Take over what `draft` has added."""
         self.parts += draft.parts
-        self.producer_batches += draft.producer_batches
+        self._batches_of_parts += draft._batches_of_parts
+        self._last_writer = self._last_writer if draft._last_writer is None else draft._last_writer
+        self._is_plain &= draft._is_plain
         self.next_offset = draft.next_offset
         self.producers.absorb(draft.producers)
 
@@ -129,7 +155,7 @@ class PartitionPlan:
                 is_client=is_client,
             )
         sets_append_time = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
-        batches = list(producer_batches(checked.data, checked.batches, data_position=0, file=REQUEST))
+        batches = _producer_batches(checked)
         is_v2 = append.is_transaction_v2
         duplicate = self.producers.add(batches, is_client=is_client, is_transaction_v2=is_v2) if batches else None
         if duplicate is not None:
@@ -142,15 +168,45 @@ class PartitionPlan:
             )
         first_offset = self.next_offset
         if len(checked):
-            self.parts.append(checked)
-            self.producer_batches += batches
-            self.next_offset = checked.next_offset
+            self._is_plain &= not any(each.is_transactional or each.is_control for each in batches)
+            self._add(checked, batches, batches[-1].producer_id if batches else None)
         return AppendedRange(
             first_offset=first_offset,
             last_offset=self.next_offset - 1,
             log_start_offset=self.log_start_offset,
             log_append_time_ms=now_ms if sets_append_time else -1,
         )
+
+    def add_checked(self, some: CheckedBatches) -> PlacedBatches | None:
+        """Add batches that were checked before; None, and nothing is added, if each has to be added by itself."""
+        placed = some.placed(self.config, self.producers, next_offset=self.next_offset, leader_epoch=self.leader_epoch)
+        if placed is None:
+            return None
+        producer_id = int(placed.batches["producer_id"][-1])
+        self._add(placed, None, producer_id if producer_id >= 0 else None)
+        return PlacedBatches(placed.batches, self.log_start_offset)
+
+    def _add(self, part: LeaderBatches, batches: list[ProducerBatch] | None, last_writer: int | None) -> None:
+        self.parts.append(part)
+        self._batches_of_parts.append(batches)
+        self._last_writer = self._last_writer if last_writer is None else last_writer
+        self.next_offset = part.next_offset
+
+
+def _producer_batches(part: LeaderBatches) -> list[ProducerBatch]:
+    return list(producer_batches(part.data, part.batches, data_position=0, file=REQUEST))
+
+
+@quick_dataclass(frozen=True, slots=True)
+class PlacedBatches:
+    """The result of checked batches that all were appended: their table (BATCH_DTYPE), and where their log starts."""
+
+    table: NDArray[np.void]
+    log_start_offset: int
+
+
+#: The result of checked batches: of all together, or of each.
+CheckedResult: TypeAlias = "PlacedBatches | Sequence[UnitResult]"
 
 
 #: Opens a partition of the image for the commit. Raises KafkalogError or OSError if its log cannot be opened.
@@ -186,6 +242,14 @@ class CommitPlan:
         self.records += records
         return appended
 
+    def add_checked(self, some: CheckedBatches) -> CheckedResult:
+        """Add batches that were checked before to the plan; returns what they get, or why each is refused."""
+        try:
+            placed = self._opened(some).add_checked(some)
+        except KafkalogError as error:
+            return [without_frames(error)] * len(some.table)
+        return plan_units(self, some.units()) if placed is None else placed
+
     def _append(self, append: LeaderAppend, drafts: dict[TopicPartition, PartitionPlan]) -> AppendedRange:
         plan = self._opened(append)
         draft = drafts.get(append.topic_partition)
@@ -193,7 +257,7 @@ class CommitPlan:
             draft = drafts[append.topic_partition] = plan.draft()
         return draft.add(append, self._now_ms)
 
-    def _opened(self, append: LeaderAppend) -> PartitionPlan:
+    def _opened(self, append: LeaderAppend | CheckedBatches) -> PartitionPlan:
         """The plan of the partition that `append` is for. Raises UnknownTopicError if the topic is another one now."""
         topic_partition = append.topic_partition
         topic_id = self.image.topic(topic_partition.topic).topic_id
@@ -421,10 +485,18 @@ class LeaderWriter:
         Raises what prevents the whole commit, as `CommitEngine.carry_out`.
         """
         results = self._commit(units)
-        if self._engine.waits_for_disk and any(map(_tells_of_earlier, results)):
-            # Who stored the batch, or decided the request, may have been killed before its commit was on disk.
-            self._engine.flush_earlier()
+        self._flush_earlier(results)
         return results
+
+    def commit_checked(self, batches: Sequence[CheckedBatches]) -> list[CheckedResult]:
+        """As `commit`, of batches that were checked before, each of which is a unit; the results of each partition."""
+        planned = _PlannedBatches(batches)
+        try:
+            self._engine.carry_out(planned.plan)
+        except (InvalidRecordError, ObjectNotFoundError):
+            return [self.commit(each.units()) for each in batches]
+        self._flush_earlier(planned.single_results)
+        return planned.results
 
     def commit_at_once(self, units: Sequence[CommitUnit]) -> list[UnitResult] | None:
         """As `commit` if nothing is to be waited for: see `CommitEngine.carry_out_at_once`."""
@@ -438,6 +510,11 @@ class LeaderWriter:
     def close(self) -> None:
         """Close the files of logs that are kept open between commits."""
         self._engine.close()
+
+    def _flush_earlier(self, results: Sequence[UnitResult]) -> None:
+        if self._engine.waits_for_disk and any(map(_tells_of_earlier, results)):
+            # Who stored the batch, or decided the request, may have been killed before its commit was on disk.
+            self._engine.flush_earlier()
 
     def _commit(self, units: Sequence[CommitUnit]) -> list[UnitResult]:
         if not units:
@@ -464,12 +541,35 @@ class _PlannedUnits:
     def plan(self, attempt: Attempt) -> None:
         planned = CommitPlan(attempt.image, attempt.open, attempt.now_ms)
         self.results = plan_units(planned, self._units)
-        for each in self.results:
-            if isinstance(each, ObjectStoreError):
-                raise each  # of the store, not of the unit; or the image is old
-        for partition in planned.changed:
-            attempt.append(partition)
-        attempt.records += planned.records
+        _hand_to(attempt, planned, self.results)
+
+
+class _PlannedBatches:
+    """The plan of the commit of checked batches. `results` are those of the last attempt."""
+
+    def __init__(self, batches: Sequence[CheckedBatches]) -> None:
+        self._batches = batches
+        self.results: list[CheckedResult] = []
+
+    @property
+    def single_results(self) -> list[UnitResult]:
+        """The results of the batches that were not appended together with those after them."""
+        return [each for some in self.results if not isinstance(some, PlacedBatches) for each in some]
+
+    def plan(self, attempt: Attempt) -> None:
+        planned = CommitPlan(attempt.image, attempt.open, attempt.now_ms)
+        self.results = [planned.add_checked(each) for each in self._batches]
+        _hand_to(attempt, planned, self.single_results)
+
+
+def _hand_to(attempt: Attempt, planned: CommitPlan, results: Sequence[UnitResult]) -> None:
+    """Give the plan to the attempt, unless one of the results is an error of the store."""
+    for each in results:
+        if isinstance(each, ObjectStoreError):
+            raise each  # of the store, not of the unit; or the image is old
+    for partition in planned.changed:
+        attempt.append(partition)
+    attempt.records += planned.records
 
 
 def _tells_of_earlier(result: UnitResult) -> bool:

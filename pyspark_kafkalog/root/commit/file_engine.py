@@ -63,7 +63,6 @@ from pyspark_kafkalog.storage.log.follower import (
 )
 from pyspark_kafkalog.storage.log.leader_append import LeaderBatches, ProducerView
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.log.producers import AppendedProducers
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -262,8 +261,7 @@ class _LeaderAppend:
         log = logs.open(image, self.topic_partition).log
         if self._plan.leader_epoch >= 0:
             log.epochs.note(self._plan.leader_epoch, log.log_end_offset)
-        known = AppendedProducers(self._plan.producer_batches, self._plan.producers.changed)
-        log.append(*_joined(self._plan.parts), known=known)
+        log.append(*_joined(self._plan.parts), known=self._plan.appended_producers)
         return log
 
     def state_of(self, log: UnifiedLog) -> LogState:

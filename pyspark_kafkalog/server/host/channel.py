@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError, LogDirError
 from pyspark_kafkalog.record.header import BATCH_DTYPE
-from pyspark_kafkalog.root.commit.changes import AppendedRange, UnitResult
+from pyspark_kafkalog.root.commit.changes import AppendedRange
 from pyspark_kafkalog.units import MIB
 
 #: A unit of one batch: the number of its topic, its partition, where the batch begins in the memory, when it was
@@ -53,7 +53,16 @@ UNITS: Final = np.dtype(
 )
 UNIT_HEAD: Final = struct.Struct("=iiqq")
 #: Of a unit that was committed, or refused: how it ended, and the fields of its AppendedRange.
-RESULT: Final = struct.Struct("=bqqqq")
+RESULTS: Final = np.dtype(
+    [
+        ("ended", np.int8),
+        ("first_offset", np.int64),
+        ("last_offset", np.int64),
+        ("log_start_offset", np.int64),
+        ("log_append_time_ms", np.int64),
+    ]
+)
+_RESULT: Final = struct.Struct("=bqqqq")
 
 _HEAD: Final = struct.Struct("=IB")
 _COUNT: Final = struct.Struct("=I")
@@ -129,19 +138,10 @@ def read_units(content: bytes, topics: int, memory_bytes: int) -> NDArray[np.voi
     return units
 
 
-def results_message(results: Sequence[UnitResult | BaseException]) -> bytes:
-    """The message with the results of units of one append each."""
-    rows, errors = [], []
-    for each in results:
-        if isinstance(each, tuple):
-            (of,) = each
-            ended = Ended.DUPLICATE if of.is_duplicate else Ended.APPENDED
-            rows.append(RESULT.pack(ended, of.first_offset, of.last_offset, of.log_start_offset, of.log_append_time_ms))
-        else:
-            rows.append(RESULT.pack(Ended.REFUSED, 0, 0, 0, 0))
-            error = _error_bytes(each)
-            errors += [_COUNT.pack(len(error)), error]
-    return message(Kind.RESULTS, _COUNT.pack(len(results)), *rows, *errors)
+def results_message(rows: NDArray[np.void], errors: Sequence[BaseException]) -> bytes:
+    """The message with the results (RESULTS) of units, and the errors of those that were refused, in their order."""
+    told = [part for error in map(_error_bytes, errors) for part in (_COUNT.pack(len(error)), error)]
+    return message(Kind.RESULTS, _COUNT.pack(len(rows)), rows.tobytes(), *told)
 
 
 def _error_bytes(error: BaseException) -> bytes:
@@ -162,9 +162,9 @@ def read_results(content: bytes) -> Iterator[AppendedRange | BaseException]:
 
 def _results(content: bytes) -> Iterator[AppendedRange | BaseException]:
     (count,) = _COUNT.unpack_from(content)
-    end = _COUNT.size + count * RESULT.size
+    end = _COUNT.size + count * _RESULT.size
     error_at = end
-    for ended, first, last, start, time_ms in RESULT.iter_unpack(content[_COUNT.size : end]):
+    for ended, first, last, start, time_ms in _RESULT.iter_unpack(content[_COUNT.size : end]):
         if ended == Ended.REFUSED:
             (size,) = _COUNT.unpack_from(content, error_at)
             error_at += _COUNT.size + size

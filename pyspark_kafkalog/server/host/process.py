@@ -29,13 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend, UnitResult
-from pyspark_kafkalog.root.commit.committer import LeaderWriter
-from pyspark_kafkalog.server.committer import in_commits, results_of
+from pyspark_kafkalog.record.columns import address_of
+from pyspark_kafkalog.root.commit.checked_batches import CheckedBatches
+from pyspark_kafkalog.root.commit.committer import CheckedResult, LeaderWriter, PlacedBatches
+from pyspark_kafkalog.server.committer import in_commits, log_failure
 from pyspark_kafkalog.server.host import channel
-from pyspark_kafkalog.server.host.channel import ChannelError, CheckedFor, Kind, Messages
+from pyspark_kafkalog.server.host.channel import ChannelError, CheckedFor, Ended, Kind, Messages
 from pyspark_kafkalog.server.request_errors import BoundedLog
-from pyspark_kafkalog.storage.log.leader_append import LeaderBatches, PreparedBatches
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import SECOND_MS
 
@@ -49,41 +49,126 @@ _GREETING_S: Final = 1.0
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """A connected worker: its memory, its topics by number, and the answers that it has not taken yet."""
+    """A connected worker: its memory, its topics by number, and the answers that it has not taken yet.
+
+    `known_topics` are those of all workers: a topic that several of them have is one.
+    """
 
     socket: socket.socket
     memory: NDArray[np.uint8]
+    known_topics: dict[CheckedFor, CheckedFor]
     messages: Messages = field(default_factory=Messages)
     topics: list[CheckedFor] = field(default_factory=list)
     unsent: bytes = b""
+    is_waited_for: bool = False  # for room in its socket
 
-    def units(self, data: bytes) -> Iterator[CommitUnit]:
-        """The units that `data`, the next bytes of the socket, completes. Raises ChannelError."""
+    def units(self, data: bytes) -> Iterator[NDArray[np.void]]:
+        """The units (UNITS) of each message that `data`, the next bytes of the socket, completes.
+
+        Raises ChannelError.
+        """
         for kind, content in self.messages.read(data):
             if kind is Kind.TOPIC:
                 number, topic = channel.read_topic(content)
                 if number != len(self.topics):
                     raise ChannelError(f"expected topic {len(self.topics)}, found {number}")
-                self.topics.append(topic)
+                self.topics.append(self.known_topics.setdefault(topic, topic))
             elif kind is Kind.UNITS:
-                units = channel.read_units(content, len(self.topics), len(self.memory))
-                for at in range(len(units)):
-                    yield self._unit(units[at : at + 1])
+                yield channel.read_units(content, len(self.topics), len(self.memory))
             else:
                 raise ChannelError(f"expected topics or units, found {kind.name}")
 
-    def _unit(self, row: NDArray[np.void]) -> CommitUnit:
-        ((number, partition, position, checked_ms, _),) = row.tolist()
-        topic = self.topics[number]
-        batches = row["batch"].copy()
-        size_bytes = int(batches["size_bytes"][0])
-        prepared = PreparedBatches(
-            LeaderBatches(self.memory[position : position + size_bytes], batches), topic.config, checked_ms
-        )
-        append = LeaderAppend(
-            topic_partition=TopicPartition(topic.name, partition), data=b"", topic_id=topic.topic_id, prepared=prepared
-        )
-        return CommitUnit(appends=(append,), size_bytes=size_bytes)
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """Units of one worker that arrived together."""
+
+    worker: _Worker
+    units: NDArray[np.void]
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.units["batch"]["size_bytes"].sum())
+
+
+class _Commit:
+    """The units of some messages, by their partitions, and their results."""
+
+    def __init__(self, messages: Sequence[_Message]) -> None:
+        self._messages = messages
+        self._rows: dict[tuple[CheckedFor, int], list[int]] = {}
+        self._units = np.concatenate([each.units for each in messages])
+        self._data: list[NDArray[np.uint8]] = []
+        for each in messages:
+            self._enter(each)
+        starts = [np.full(len(each.units), address_of(each.worker.memory)) for each in messages]
+        self._addresses = np.concatenate(starts) + self._units["position"]
+        self._results = np.zeros(len(self._units), channel.RESULTS)
+        self._errors: dict[int, BaseException] = {}
+
+    def _enter(self, message: _Message) -> None:
+        units, worker = message.units, message.worker
+        numbers, partitions = units["topic"].tolist(), units["partition"].tolist()
+        for number, partition, begin, size in zip(
+            numbers, partitions, units["position"].tolist(), units["batch"]["size_bytes"].tolist(), strict=True
+        ):
+            self._rows.setdefault((worker.topics[number], partition), []).append(len(self._data))
+            self._data.append(worker.memory[begin : begin + size])
+
+    def __len__(self) -> int:
+        return len(self._units)
+
+    def batches(self) -> list[CheckedBatches]:
+        """The batches of each partition."""
+        return [
+            CheckedBatches(
+                TopicPartition(topic.name, partition),
+                topic.topic_id,
+                topic.config,
+                self._units["checked_ms"][rows].tolist(),
+                [self._data[row] for row in rows],
+                self._addresses[rows],
+                self._units["batch"][rows],
+            )
+            for (topic, partition), rows in self._rows.items()
+        ]
+
+    def ended(self, results: Sequence[CheckedResult]) -> None:
+        """The commit was made with these results of `batches`."""
+        for rows, result in zip(self._rows.values(), results, strict=True):
+            if isinstance(result, PlacedBatches):
+                self._results["first_offset"][rows] = result.table["base_offset"]
+                self._results["last_offset"][rows] = result.table["last_offset"]
+                self._results["log_start_offset"][rows] = result.log_start_offset
+                self._results["log_append_time_ms"][rows] = -1
+                continue
+            for row, each in zip(rows, result, strict=True):
+                if isinstance(each, BaseException):
+                    self._refuse(row, each)
+                    continue
+                (of,) = each
+                ended = Ended.DUPLICATE if of.is_duplicate else Ended.APPENDED
+                self._results[row] = (
+                    ended, of.first_offset, of.last_offset, of.log_start_offset, of.log_append_time_ms,
+                )  # fmt: skip
+
+    def failed(self, error: BaseException) -> None:
+        """The commit was not made."""
+        for row in range(len(self)):
+            self._refuse(row, error)
+
+    def _refuse(self, row: int, error: BaseException) -> None:
+        self._results["ended"][row] = Ended.REFUSED
+        self._errors[row] = error
+
+    def answers(self) -> Iterator[tuple[_Worker, bytes]]:
+        """The messages with the results, for the worker of each message."""
+        begin = 0
+        for each in self._messages:
+            end = begin + len(each.units)
+            errors = [self._errors[row] for row in range(begin, end) if row in self._errors] if self._errors else ()
+            yield each.worker, channel.results_message(self._results[begin:end], errors)
+            begin = end
 
 
 class HostCommits:
@@ -112,7 +197,8 @@ class HostCommits:
         self._failures = BoundedLog(_LOG, monotonic_ms, lines_a_second=1)
         self._selector = selectors.DefaultSelector()
         self._workers: set[_Worker] = set()
-        self._waiting: list[tuple[CommitUnit, _Worker]] = []
+        self._known_topics: dict[CheckedFor, CheckedFor] = {}
+        self._waiting: list[_Message] = []
         self._is_stopping = False
         self._waker, self._woken = socket.socketpair()
 
@@ -161,7 +247,7 @@ class HostCommits:
             self._failures.warning("a worker could not be accepted: %s", error)
             connected.close()
             return
-        worker = _Worker(connected, memory)
+        worker = _Worker(connected, memory, self._known_topics)
         self._workers.add(worker)
         self._selector.register(connected, selectors.EVENT_READ, worker)
 
@@ -171,7 +257,7 @@ class HostCommits:
             if not data:
                 self._drop(worker)
                 return
-            self._waiting += [(unit, worker) for unit in worker.units(data)]
+            self._waiting += [_Message(worker, each) for each in worker.units(data) if len(each)]
         except BlockingIOError:
             pass
         except (OSError, ChannelError) as error:
@@ -187,21 +273,19 @@ class HostCommits:
 
     def _commit(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for some in in_commits(waiting):
+        for some in in_commits(waiting, count=lambda each: len(each.units), size_bytes=lambda each: each.size_bytes):
             self._next_ms = self._monotonic_ms() + self._interval_ms
-            results = results_of(self._commit_units, [unit for unit, _ in some], self._failures)
-            assert results is not None
-            answers: dict[_Worker, list[UnitResult | BaseException]] = {}
-            for (_, worker), result in zip(some, results, strict=True):
-                answers.setdefault(worker, []).append(result)
-            for worker, ended in answers.items():
-                worker.unsent += channel.results_message(ended)
+            commit = _Commit(some)
+            try:
+                if self._writer is None:
+                    self._writer = self._make_writer()
+                commit.ended(self._writer.commit_checked(commit.batches()))
+            except Exception as error:
+                log_failure(error, len(commit), self._failures)
+                commit.failed(error)
+            for worker, answer in commit.answers():
+                worker.unsent += answer
                 self._send(worker)
-
-    def _commit_units(self, units: Sequence[CommitUnit]) -> Sequence[UnitResult]:
-        if self._writer is None:
-            self._writer = self._make_writer()
-        return self._writer.commit(units)
 
     def _send(self, worker: _Worker) -> None:
         if worker not in self._workers:
@@ -214,8 +298,10 @@ class HostCommits:
             self._drop(worker)
             return
         worker.unsent = worker.unsent[sent:]
-        writes = selectors.EVENT_WRITE if worker.unsent else 0
-        self._selector.modify(worker.socket, selectors.EVENT_READ | writes, worker)
+        if worker.is_waited_for != bool(worker.unsent):
+            worker.is_waited_for = bool(worker.unsent)
+            writes = selectors.EVENT_WRITE if worker.unsent else 0
+            self._selector.modify(worker.socket, selectors.EVENT_READ | writes, worker)
 
     def _close(self) -> None:
         for worker in tuple(self._workers):

@@ -563,6 +563,25 @@ class ProducerView:
             self._changed[producer_id] = append.updated if known is None else known.merged(append.updated)
         return None
 
+    def follow(self, known: ProducerState, table: NDArray[np.void]) -> None:
+        """Count in the batches of a table, which follow those of the producer `known` in sequence and epoch.
+
+        None of them belongs to a transaction, and none is open.
+        """
+        batches = known.batches
+        for row in table[-BATCHES_TO_RETAIN:].tolist():
+            _, _, base_offset, last_offset, _, max_timestamp_ms, _, _, base_sequence, *_ = row
+            delta = last_offset - base_offset
+            batches += (BatchMetadata(next_sequence(base_sequence, delta), last_offset, delta, max_timestamp_ms),)
+        self._changed[known.producer_id] = ProducerState(
+            known.producer_id,
+            known.producer_epoch,
+            known.coordinator_epoch,
+            max_timestamp_ms,
+            NO_OFFSET,
+            batches[-BATCHES_TO_RETAIN:],
+        )
+
     def _find_earlier(self, known: ProducerState, batch: ProducerBatch) -> BatchMetadata | None:
         """The batch that this one repeats, if it is one of the last five and not in `known`."""
         missing = BATCHES_TO_RETAIN - len(known.batches)

@@ -212,15 +212,22 @@ def producer_batches(
 
 @quick_dataclass(frozen=True, slots=True)
 class AppendedProducers:
-    """What an append that was checked means for producers: its batches with a producer id, and the states after it."""
+    """What an append that was checked means for producers: `states` after it, of which `last_writer` has written last.
 
-    batches: Sequence[ProducerBatch]
+    `last_writer` is None if no batch has a producer id. `is_plain`: no batch belongs to a transaction or ends one, so
+    that nothing but the states changes. `batches` gives those that have a producer id.
+    """
+
     states: Mapping[int, ProducerState]
+    last_writer: int | None
+    is_plain: bool
+    batches: Callable[[], Sequence[ProducerBatch]]
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether no batch belongs to a transaction or ends one, so that nothing but the states changes."""
-        return not any(each.is_transactional or each.is_control for each in self.batches)
+    @classmethod
+    def of(cls, batches: Sequence[ProducerBatch], states: Mapping[int, ProducerState]) -> AppendedProducers:
+        """Of an append whose batches with a producer id are these."""
+        is_plain = not any(each.is_transactional or each.is_control for each in batches)
+        return cls(states, batches[-1].producer_id if batches else None, is_plain, lambda: batches)
 
 
 class ProducerAppend:
@@ -374,9 +381,9 @@ class Producers:
 
     def take(self, appended: AppendedProducers, end_offset: int) -> None:
         """Apply a whole append that `is_plain` and ends before `end_offset`."""
-        if appended.batches:
+        if appended.last_writer is not None:
             self.producers.update(appended.states)
-            self._last_writer = appended.batches[-1].producer_id
+            self._last_writer = appended.last_writer
         self.end_offset = end_offset
 
     def replay(

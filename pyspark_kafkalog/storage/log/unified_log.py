@@ -340,7 +340,7 @@ class UnifiedLog:
                 self.log_end_offset = int(last["last_offset"]) + 1
                 self.producers.take(plain, self.log_end_offset)
             else:
-                self._stored(run, data, None if known is None else known.batches)
+                self._stored(run, data, None if known is None else known.batches())
         self._appended()
 
     def epoch_after(self, committed_epoch: int) -> int:

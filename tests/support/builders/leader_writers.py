@@ -153,6 +153,6 @@ def append_as_leader(log: UnifiedLog, data: Buffer, *, leader_epoch: int) -> App
     if duplicate is not None:
         return AppendInfo(duplicate.first_offset, duplicate.last_offset, is_duplicate=True)
     log.assign_epoch(leader_epoch, first_offset)
-    log.append(checked.data, checked.batches, known=AppendedProducers(found, view.changed))
+    log.append(checked.data, checked.batches, known=AppendedProducers.of(found, view.changed))
     uses_append_time = log.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     return AppendInfo(first_offset, log.log_end_offset - 1, now_ms if uses_append_time else None)

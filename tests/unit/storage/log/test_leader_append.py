@@ -412,7 +412,7 @@ def test_states_of_a_whole_append_equal_those_of_its_batches_one_by_one(tmp_path
     view = ProducerView(taken.producers)
     for each in after:
         assert view.add([each]) is None
-    appended = AppendedProducers(after, view.changed)
+    appended = AppendedProducers.of(after, view.changed)
     assert appended.is_plain
     taken.take(appended, after[-1].last_offset + 1)
     assert list(taken.producers.items()) == list(replayed.producers.items())
