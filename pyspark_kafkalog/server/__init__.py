@@ -20,6 +20,7 @@ In reading order:
 Packages. `run` uses `connections`; both use the handlers, which are all below `connections`:
 
 - connections: from the bytes of a client to the handler of its request, and back
+- host: one process that commits the batches of all workers of a host
 - reads: Fetch, ListOffsets, OffsetForLeaderEpoch
 - groups: the classic and the consumer protocol, committed offsets
 - transactions: producer ids, transactions, and offsets in them

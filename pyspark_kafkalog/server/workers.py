@@ -134,7 +134,7 @@ def supervise(count: int, bootstrap: Address, commands: HostCommands) -> None:
         if commands.committer is not None:
             place = Path(closing.enter_context(_private_directory())) / "committer"
             committer = [("the committer", partial(commands.committer, place))]
-        workers: list[tuple[str, Command]] = [
+        workers: list[tuple[str, Command]] = [  # bounded: a setting
             (f"worker {number}", partial(commands.worker, number, address, place)) for number in range(count)
         ]
         supervisor = Supervisor(committer, workers)

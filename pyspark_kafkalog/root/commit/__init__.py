@@ -1,6 +1,7 @@
 """Commits of changes of partitions: planned on the newest image, carried out where the records are, and published.
 
 - changes: what a leader, or a follower, changes in partitions
+- checked_batches: batches of clients that were checked before their commit
 - committer: the writers that plan a commit and have an engine carry it out; the plan
 - file_engine, open_logs: commits on a file system, and the logs that stay open between them
 - object_engine, runs: commits in an object store, truncations in one, and the runs that commits name

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError, LogDirError
-from pyspark_kafkalog.record.header import BATCH_DTYPE
+from pyspark_kafkalog.record.header import BATCH_DTYPE, RECORD_BATCH_OVERHEAD_BYTES
 from pyspark_kafkalog.root.commit.changes import AppendedRange
 from pyspark_kafkalog.units import MIB
 
@@ -120,7 +120,12 @@ def topic_message(number: int, topic: CheckedFor) -> bytes:
 def read_topic(content: bytes) -> tuple[int, CheckedFor]:
     """The number and the topic of a message's content. The other end is a process of the same user and host."""
     with _reading("a topic"):
-        return _TOPIC.unpack_from(content)[0], CheckedFor(*pickle.loads(content[_TOPIC.size :]))
+        topic = CheckedFor(*pickle.loads(content[_TOPIC.size :]))
+        if not (isinstance(topic.name, str) and isinstance(topic.topic_id, str | None)):
+            raise TypeError(f"the name {topic.name!r} and the id {topic.topic_id!r}")
+        if not isinstance(topic.config, LogConfig):
+            raise TypeError(f"the configuration {topic.config!r}")
+        return _TOPIC.unpack_from(content)[0], topic
 
 
 def read_units(content: bytes, topics: int, memory_bytes: int) -> NDArray[np.void]:
@@ -131,10 +136,15 @@ def read_units(content: bytes, topics: int, memory_bytes: int) -> NDArray[np.voi
     if len(content) % UNITS.itemsize:
         raise ChannelError(f"expected units of {UNITS.itemsize} bytes, found {len(content)} bytes")
     units = np.frombuffer(content, UNITS)
-    ends = units["position"] + units["batch"]["size_bytes"]
-    is_inside = (units["position"] >= 0) & (units["batch"]["size_bytes"] > 0) & (ends <= memory_bytes)
-    if not (is_inside & (units["topic"] >= 0) & (units["topic"] < topics)).all():
+    positions, batches = units["position"], units["batch"]
+    sizes = batches["size_bytes"]
+    is_inside = (positions >= 0) & (sizes <= memory_bytes) & (positions <= memory_bytes - sizes)  # no sum overflows
+    is_of_topic = (units["topic"] >= 0) & (units["topic"] < topics) & (units["partition"] >= 0)
+    if not (is_inside & is_of_topic).all():
         raise ChannelError(f"expected batches within {memory_bytes} bytes and {topics} topics, found others")
+    counts_from_0 = (batches["position"] == 0) & (batches["base_offset"] == 0) & (batches["last_offset"] >= 0)
+    if not (counts_from_0 & (sizes >= RECORD_BATCH_OVERHEAD_BYTES)).all():
+        raise ChannelError("expected whole batches whose positions and offsets count from 0, found others")
     return units
 
 
@@ -163,12 +173,17 @@ def read_results(content: bytes) -> Iterator[AppendedRange | BaseException]:
 def _results(content: bytes) -> Iterator[AppendedRange | BaseException]:
     (count,) = _COUNT.unpack_from(content)
     end = _COUNT.size + count * _RESULT.size
+    if end > len(content):
+        raise ValueError(f"{count} results in {len(content)} bytes")
     error_at = end
     for ended, first, last, start, time_ms in _RESULT.iter_unpack(content[_COUNT.size : end]):
-        if ended == Ended.REFUSED:
+        if Ended(ended) is Ended.REFUSED:
             (size,) = _COUNT.unpack_from(content, error_at)
             error_at += _COUNT.size + size
-            yield pickle.loads(content[error_at - size : error_at])
+            error = pickle.loads(content[error_at - size : error_at])
+            if not isinstance(error, BaseException):
+                raise TypeError(f"the error {error!r}")
+            yield error
         else:
             yield AppendedRange(
                 first_offset=first,
@@ -254,30 +269,40 @@ def shared_memory(size_bytes: int) -> int:
     else:
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
-    os.ftruncate(fd, size_bytes)
+    try:
+        os.ftruncate(fd, size_bytes)
+    except BaseException:
+        os.close(fd)
+        raise
     return fd
 
 
 def mapped(fd: int, size_bytes: int) -> NDArray[np.uint8]:
-    """The memory of a descriptor, which this closes."""
+    """The memory of a descriptor, which this closes. Raises ChannelError, OSError."""
     try:
-        if os.fstat(fd).st_size < size_bytes:
+        if not 0 < size_bytes <= os.fstat(fd).st_size:
             raise ChannelError(f"expected {size_bytes} bytes of memory, found {os.fstat(fd).st_size}")
-        return np.frombuffer(mmap.mmap(fd, size_bytes), dtype=np.uint8)
+        return np.frombuffer(mmap.mmap(fd, size_bytes), dtype=np.uint8)  # bounded: by the file's size
     finally:
         os.close(fd)
 
 
-def send_memory(sender: socket.socket, fd: int, size_bytes: int) -> None:
-    """Send the descriptor of a worker's memory, as the first message."""
-    socket.send_fds(sender, [message(Kind.MEMORY, _MEMORY.pack(size_bytes))], [fd])
+def send_memory(sender: socket.socket, size_bytes: int) -> NDArray[np.uint8]:
+    """New memory of a worker, whose descriptor is sent as the first message. Raises OSError."""
+    fd = shared_memory(size_bytes)
+    try:
+        socket.send_fds(sender, [message(Kind.MEMORY, _MEMORY.pack(size_bytes))], [fd])
+    except BaseException:
+        os.close(fd)
+        raise
+    return mapped(fd, size_bytes)
 
 
 def receive_memory(receiver: socket.socket) -> NDArray[np.uint8]:
     """The memory of a worker that has just connected. Raises ChannelError, OSError."""
     expected = _HEAD.size + _MEMORY.size
     data, fds, _, _ = socket.recv_fds(receiver, expected, 1)
-    if len(data) != expected or len(fds) != 1:
+    if data[: _HEAD.size] != _HEAD.pack(_MEMORY.size, Kind.MEMORY) or len(data) != expected or len(fds) != 1:
         for fd in fds:
             os.close(fd)
         raise ChannelError(f"expected {expected} bytes and the descriptor of a worker's memory, found {len(data)}")

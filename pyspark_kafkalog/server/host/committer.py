@@ -8,8 +8,8 @@
       results are set                                 results
 
 A worker also has a committer of its own. It commits what depends on the newest image (units of coordinators, and of
-transactions), and everything while the host's committer is away: it is killed, or starts. Units of batches keep their
-order: those of one way wait until those of the other are committed.
+transactions; batches that the worker's check refuses), and everything while the host's committer is away: it is killed,
+or starts. Units of batches keep their order: those of one way wait until those of the other are committed.
 
 A crash of the host's committer leaves unknown which of the units that it had are committed. Those of producers with
 sequences are committed again, where a batch that the log already has is found by its sequence. Others end with
@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.errors import CommitStateUnknownError, KafkalogError, ReadOnlyLogDirError
+from pyspark_kafkalog.errors import CommitStateUnknownError, ReadOnlyLogDirError
 from pyspark_kafkalog.record.scan import as_bytes_array
 from pyspark_kafkalog.root.commit.changes import (
     AppendedRange,
@@ -50,12 +50,17 @@ from pyspark_kafkalog.storage.log.leader_append import PreparedBatches, prepare_
 
 _LOG: Final = logging.getLogger(__name__)
 _CONNECT_AGAIN_S: Final = 0.1
+_LOOK_AGAIN_S: Final = 0.01
 
 _Future = PromptFuture[tuple[AppendedRange, ...]]
 
 
-class NoRoomError(Exception):
-    """The memory is in use; there is room once earlier units are committed."""
+class EarlierFirstError(Exception):
+    """A unit has to wait for the results of earlier ones.
+
+    They fill the memory, or were checked for another configuration of its topic: the committer may leave them to the
+    worker, and commit the unit before them.
+    """
 
 
 class Link:
@@ -67,9 +72,7 @@ class Link:
             self.socket.setblocking(False)
             self.socket.connect(str(address))
             self.ring = Ring()
-            fd = channel.shared_memory(self.ring.size_bytes)
-            channel.send_memory(self.socket, fd, self.ring.size_bytes)
-            self.memory = channel.mapped(fd, self.ring.size_bytes)
+            self.memory = channel.send_memory(self.socket, self.ring.size_bytes)
         except BaseException:
             self.socket.close()
             raise
@@ -78,8 +81,13 @@ class Link:
         self._known: dict[tuple[str, str | None], tuple[CheckedFor, int]] = {}
         self.unsent: deque[memoryview] = deque()
 
+    def has_other(self, topic: CheckedFor) -> bool:
+        """Whether the last batch of the topic was checked for another configuration."""
+        known = self._known.get((topic.name, topic.topic_id))
+        return known is not None and known[0].config is not topic.config and known[0].config != topic.config
+
     def topic_number(self, topic: CheckedFor) -> int:
-        """The number of a topic, which the committer is told before the first batch."""
+        """The number of a topic; the committer gets it before the first batch."""
         known = self._known.get((topic.name, topic.topic_id))
         if known is not None and known[0].config is topic.config:
             return known[1]
@@ -92,13 +100,13 @@ class Link:
     def copy(self, data: NDArray[np.uint8]) -> int | None:
         """Where a copy of `data` lies in the memory, as what was taken last; None if it is larger than that.
 
-        Raises NoRoomError.
+        Raises EarlierFirstError.
         """
         if len(data) > self.ring.size_bytes:
             return None
         at = self.ring.take(len(data))
         if at is None:
-            raise NoRoomError
+            raise EarlierFirstError
         self.memory[at : at + len(data)] = data
         return at
 
@@ -142,6 +150,8 @@ class HostCommitter(Committer):
         self._waiting: deque[tuple[CommitUnit, _Future]] = deque()
         #: At the host's committer, and whether each may be committed again.
         self._sent: deque[tuple[CommitUnit, _Future, bool]] = deque()
+        #: The first that waits, if its check has shown that the own committer has to take it.
+        self._for_own: CommitUnit | None = None
         self._own_under_way = 0
         self._is_stopped = False
 
@@ -153,7 +163,7 @@ class HostCommitter(Committer):
         """Wait for what was submitted, then end the connection. What comes later is refused."""
         self._is_stopped = True
         while self._sent or self._waiting:
-            await asyncio.wait([*(each[1] for each in self._sent), *(each[1] for each in self._waiting)])
+            await asyncio.sleep(_LOOK_AGAIN_S)
         if self._link is not None:
             self._end_link()
         await self._own.stop()
@@ -177,22 +187,24 @@ class HostCommitter(Committer):
         link, rows = self._link, []
         while self._waiting and not (link and self._own_under_way):
             unit, future = self._waiting[0]
-            try:
-                row = None if link is None else self._placed(link, unit)
-            except NoRoomError:
-                break
-            except KafkalogError as error:
-                self._waiting.popleft()
-                future.set_exception(error)
-                continue
+            row = None
+            if link is not None and unit is not self._for_own:
+                try:
+                    row = self._placed(link, unit)
+                except EarlierFirstError:
+                    break
+                except Exception:  # the own committer decides, by the newest image
+                    _LOG.debug("a batch is refused by its check", exc_info=True)
             if row is not None:
                 self._waiting.popleft()
                 self._sent.append((unit, future, row[1]))
                 rows.append(row[0])
             elif self._sent:
+                self._for_own = unit
                 break
             else:
                 self._waiting.popleft()
+                self._for_own = None
                 self._commit_own(unit, future)
         if link is not None and rows:
             link.unsent.append(memoryview(channel.message(Kind.UNITS, *rows)))
@@ -201,7 +213,8 @@ class HostCommitter(Committer):
     def _placed(self, link: Link, unit: CommitUnit) -> tuple[bytes, bool] | None:
         """The row of a unit whose batch is in the memory now, and whether it may be committed again.
 
-        None for a unit that the own committer has to take. Raises NoRoomError, KafkalogError for a refused batch.
+        None for a unit that the own committer has to take. Raises EarlierFirstError, and other errors for a batch that
+        is refused.
         """
         assert isinstance(unit.appends, tuple)
         (append,) = unit.appends
@@ -212,11 +225,14 @@ class HostCommitter(Committer):
         config = self._root.configs.of(image, topic)
         if append.prepared is not None and append.prepared.config != config:
             return None
+        checked_for = CheckedFor(append.topic_partition.topic, append.topic_id, config)
+        if self._sent and link.has_other(checked_for):
+            raise EarlierFirstError
         placed = self._checked_in(link, append, config)
         if placed is None:
             return None
         at, prepared = placed
-        number = link.topic_number(CheckedFor(append.topic_partition.topic, append.topic_id, config))
+        number = link.topic_number(checked_for)
         batches = prepared.batches.batches
         head = channel.UNIT_HEAD.pack(number, append.topic_partition.partition, at, prepared.now_ms)
         is_repeatable = bool(batches["producer_id"][0] >= 0 and batches["base_sequence"][0] >= 0)

@@ -8,7 +8,7 @@ It is one thread, which does nothing else: while it commits, the next units gath
 one log directory have a committer each, which take turns under its lock.
 
 It may be killed at any time. What it has not committed is lost, as with any writer, and the workers find out by the end
-of their connections (committer.py). It ends when it is told to and no worker is connected any more, so that what
+of their connections (committer.py). After SIGTERM it ends once no worker is connected any more, so that what
 workers have submitted at their end is committed.
 """
 
@@ -28,7 +28,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.errors import KafkalogError, without_frames
 from pyspark_kafkalog.record.columns import address_of
 from pyspark_kafkalog.root.commit.checked_batches import CheckedBatches
 from pyspark_kafkalog.root.commit.committer import CheckedResult, LeaderWriter, PlacedBatches
@@ -166,7 +166,8 @@ class _Commit:
         begin = 0
         for each in self._messages:
             end = begin + len(each.units)
-            errors = [self._errors[row] for row in range(begin, end) if row in self._errors] if self._errors else ()
+            rows = range(begin, end) if self._errors else ()
+            errors = [self._errors[row] for row in rows if row in self._errors]  # bounded: by the units
             yield each.worker, channel.results_message(self._results[begin:end], errors)
             begin = end
 
@@ -205,7 +206,8 @@ class HostCommits:
     def stop(self) -> None:
         """Have `run` return once no worker is connected. May be called by a signal handler, or another thread."""
         self._is_stopping = True
-        self._waker.send(b"\0")
+        with contextlib.suppress(OSError):  # it has ended
+            self._waker.send(b"\0")
 
     def run(self) -> None:
         """Accept, receive, commit and answer until `stop`."""
@@ -216,7 +218,7 @@ class HostCommits:
             self._listener.setblocking(False)
             self._selector.register(self._listener, selectors.EVENT_READ)
             self._selector.register(self._woken, selectors.EVENT_READ)
-            while (self._workers or not self._is_stopping) and not self._is_orphaned():
+            while (self._workers or self._waiting or not self._is_stopping) and not self._is_orphaned():
                 self._receive()
                 if self._waiting and self._monotonic_ms() >= self._next_ms:
                     self._commit()
@@ -244,7 +246,7 @@ class HostCommits:
             memory = channel.receive_memory(connected)
             connected.setblocking(False)
         except (OSError, ChannelError) as error:
-            self._failures.warning("a worker could not be accepted: %s", error)
+            self._failures.warning("a worker could not be accepted: %s", without_frames(error))
             connected.close()
             return
         worker = _Worker(connected, memory, self._known_topics)
@@ -261,7 +263,7 @@ class HostCommits:
         except BlockingIOError:
             pass
         except (OSError, ChannelError) as error:
-            self._failures.warning("the connection of a worker has failed: %s", error)
+            self._failures.warning("the connection of a worker has failed: %s", without_frames(error))
             self._drop(worker)
 
     def _drop(self, worker: _Worker) -> None:
