@@ -185,4 +185,6 @@ def results_message(*results: AppendedRange | BaseException) -> bytes:
             continue
         ended = Ended.DUPLICATE if each.is_duplicate else Ended.APPENDED
         rows.append((ended, each.first_offset, each.last_offset, each.log_start_offset, each.log_append_time_ms))
-    return channel.results_message(np.array(rows, channel.RESULTS), [each for each in results if isinstance(each, BaseException)])
+    return channel.results_message(
+        np.array(rows, channel.RESULTS), [each for each in results if isinstance(each, BaseException)]
+    )
