@@ -320,24 +320,29 @@ def image_after_appends(
     """
     if image.format.in_object_store or image.following is not None or len(image.topics) != len(image.topic_names):
         return None
-    topics = dict(image.topics)
+    changed: dict[str, list[PartitionImage]] = {}
     for record in records:
         if type(record) is PartitionStateRecord:
-            topic = topics.get(image.topic_names.get(record.topic_id, ""))
-            if topic is None or not 0 <= record.partition < len(topic.partitions):
+            name = image.topic_names.get(record.topic_id, "")
+            if name not in changed:
+                if name not in image.topics:
+                    return None
+                changed[name] = list(image.topics[name].partitions)
+            partitions = changed[name]
+            if not 0 <= record.partition < len(partitions):
                 return None
-            partition, state = topic.partitions[record.partition], log_state(record)
+            partition, state = partitions[record.partition], log_state(record)
             if partition.has_extents or not _is_appended(partition.state, state):
                 return None
-            partitions = list(topic.partitions)
             partitions[record.partition] = PartitionImage(
                 partition.partition, state, partition.segments, partition.runs, partition.producer_batches
             )
-            topics[topic.name] = TopicImage(
-                topic.name, topic.topic_id, tuple(partitions), topic.configs, topic.offsets_ends
-            )
         elif type(record) is not CommitRecord:
             return None
+    topics = dict(image.topics)
+    for name, partitions in changed.items():
+        was = topics[name]
+        topics[name] = TopicImage(name, was.topic_id, tuple(partitions), was.configs, was.offsets_ends)
     return MetadataImage(
         next_offset=image.next_offset + len(records),
         last_timestamp_ms=max(image.last_timestamp_ms, timestamp_ms),

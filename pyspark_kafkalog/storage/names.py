@@ -12,6 +12,7 @@ import random
 import re
 import uuid
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -50,6 +51,8 @@ INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state", "__sha
 
 _NUMBERED_SUFFIXES: Final = frozenset((*SEGMENT_SUFFIXES, PRODUCER_SNAPSHOT_SUFFIX))
 _TOPIC_MAX_CHARS: Final = 249
+#: A commit encodes the ids of its topics, which are the same in most commits.
+_UUIDS_KEPT: Final = 4096
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _OFFSET_DIGITS: Final = 20
 _METADATA_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
@@ -187,6 +190,7 @@ def random_uuid(rng: random.Random) -> str:
             return text
 
 
+@lru_cache(maxsize=_UUIDS_KEPT)
 def decode_uuid(text: str) -> bytes:
     """The 16 bytes of a Uuid in Kafka's text form. Raises ValueError for other text."""
     try:

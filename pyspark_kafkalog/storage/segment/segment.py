@@ -543,15 +543,11 @@ class LogSegment(SegmentFiles):
     def _add_index_entries(self, entries: IndexEntries) -> None:
         """Add the entries that fit: a rebuilt index of a large segment may have more than there is room for."""
         offset_index, time_index = self.offset_index, self.time_index
-        room = offset_index.max_entries - offset_index.entries
-        if len(entries.offsets) == 1 and room:
-            offset_index.append(int(entries.offsets[0]), int(entries.positions[0]))
-        else:
+        if len(entries.offsets):
+            room = offset_index.max_entries - offset_index.entries
             offset_index.append_many(entries.offsets[:room], entries.positions[:room])
-        room = max(time_index.max_entries - 1 - time_index.entries, 0)
-        if len(entries.timestamps_ms) == 1 and room:
-            time_index.maybe_append(int(entries.timestamps_ms[0]), int(entries.time_offsets[0]))
-        else:
+        if len(entries.timestamps_ms):
+            room = max(time_index.max_entries - 1 - time_index.entries, 0)
             time_index.maybe_append_many(entries.timestamps_ms[:room], entries.time_offsets[:room])
 
     # Truncation and rebuilding
@@ -624,6 +620,7 @@ class SegmentList:
     ) -> None:
         self._made = {} if active is None else {active.base_offset: active}
         self._bases = [*self._made]
+        self._active = active  # None: to be found in the list
         self._closed = closed
         self._make = make
 
@@ -643,7 +640,9 @@ class SegmentList:
 
     @property
     def active(self) -> LogSegment:
-        return self._segment(self._bases[-1])
+        if self._active is None:
+            self._active = self._segment(self._bases[-1])
+        return self._active
 
     @property
     def made(self) -> tuple[LogSegment, ...]:
@@ -657,11 +656,13 @@ class SegmentList:
         if bases[at : at + 1] != [segment.base_offset]:
             bases.insert(at, segment.base_offset)
         self._made[segment.base_offset] = segment
+        self._active = None
 
     def remove(self, base_offset: int) -> None:
         """Remove a segment from the list; the caller deletes its files."""
         self._bases_from(base_offset).remove(base_offset)
         self._made.pop(base_offset, None)
+        self._active = None
 
     def from_offset(self, offset: int) -> tuple[LogSegment, ...]:
         """The segment whose range contains `offset`, and all after it; all segments if `offset` is below the first."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.storage.artefacts.index_file import OffsetIndex, TimeIndex
 from pyspark_kafkalog.storage.filesystem import LOCAL
@@ -34,4 +36,4 @@ def time_index(path: Path, *, writable: bool = True, room_bytes: int = ROOM_BYTE
 
 
 def add_entry(index: OffsetIndex, offset: int, position: int) -> None:
-    index.append(offset, position)
+    index.append_many(np.array([offset]), np.array([position]))
