@@ -34,9 +34,16 @@ leaves it in the producer's cache of coordinators, and `rd_kafka_coord_req_fsm` 
 connection without a client. So a server that stands still or was stopped stays listed, long enough for a restart, and
 a new one waits until the others have seen it before it accepts connections.
 
-Rendezvous hashing decides which of the live servers leads a partition, or coordinates the groups of a partition. Each
-server has a weight for each partition, a hash of both; the server with the largest weight leads. All servers compute
-the same, and when one comes or goes only its own partitions move. A client that names its zone gets servers of that
+Rendezvous hashing decides which of the live servers coordinates the groups of a partition. Each server has a weight for
+each partition, a hash of both; the server with the largest weight coordinates. All servers compute the same, and when
+one comes or goes only its own partitions move.
+
+Leaders are spread evenly: of as many partitions of a topic in a row as there are servers, each server leads one. The
+first of them gets the server with the largest weight, each other one that of those that are left. By hashes alone, of
+eight servers three would lead none of the eight partitions of a topic, and another one three. More partitions move when
+a server comes or goes, which costs their clients little: any server takes their requests.
+
+A client that names its zone gets servers of that
 zone, so that its data does not cross zones; a Kafka client names it by a pair in the client id, in the form that
 comparable servers take:
 
@@ -57,6 +64,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -254,6 +262,28 @@ def choose(nodes: Sequence[Node], name: str, partition: int) -> Node:
     return max(nodes, key=lambda node: (_weight(node.node_id, name, partition), node.node_id))
 
 
+#: Partitions in a row that are spread over all servers; of more servers only a part leads some of them.
+_RUN_MAX: Final = 64
+_RUNS_KEPT: Final = 4096
+
+
+def spread(nodes: tuple[Node, ...], name: str, partition: int) -> Node:
+    """The server of `nodes`, which is not empty, that leads partition `partition` of `name`."""
+    run, at = divmod(partition, min(len(nodes), _RUN_MAX))
+    return _leaders_of_run(nodes, name, run)[at]
+
+
+@lru_cache(maxsize=_RUNS_KEPT)
+def _leaders_of_run(nodes: tuple[Node, ...], name: str, run: int) -> tuple[Node, ...]:
+    """The leaders of one run of partitions of `name`, each another server."""
+    free, leaders = list(nodes), list[Node]()
+    length = min(len(nodes), _RUN_MAX)
+    for partition in range(run * length, (run + 1) * length):
+        leaders.append(choose(free, name, partition))
+        free.remove(leaders[-1])
+    return tuple(leaders)
+
+
 def _weight(node_id: int, name: str, partition: int) -> bytes:
     return hashlib.blake2b(f"{node_id}/{name}/{partition}".encode(), digest_size=8).digest()
 
@@ -358,7 +388,7 @@ class ClusterOfServers:
         return self._membership.listed
 
     def leader(self, topic_id: str, partition: int, client_id: str) -> Node:
-        return choose(in_zone(self.nodes(), zone_of(client_id)), topic_id, partition)
+        return spread(tuple(in_zone(self.nodes(), zone_of(client_id))), topic_id, partition)
 
     def coordinator(self, topic: str, partition: int) -> Node:
         return choose(self.nodes(), topic, partition)

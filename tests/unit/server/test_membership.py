@@ -26,6 +26,7 @@ from pyspark_kafkalog.protocol.messages.records import (
     ListOffsetsTopic,
 )
 from pyspark_kafkalog.root.file_root import FileRoot
+from pyspark_kafkalog.server import cluster as cluster_module
 from pyspark_kafkalog.server import run
 from pyspark_kafkalog.server.cluster import (
     ClusterOfServers,
@@ -35,6 +36,7 @@ from pyspark_kafkalog.server.cluster import (
     ServerHeartbeat,
     choose,
     in_zone,
+    spread,
     zone_of,
 )
 from pyspark_kafkalog.server.config import Address, ServerConfig
@@ -288,7 +290,27 @@ def test_damaged_sign_is_no_server(tmp_path: Path, content: bytes) -> None:
     assert HeartbeatFiles(tmp_path).read_all() == {}
 
 
-def test_leaders_move_only_from_the_server_that_left() -> None:
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_leaders_of_a_topic_are_spread_evenly(count: int) -> None:
+    nodes = tuple(node(each) for each in range(1, count + 1))
+    for partitions in (count, 3 * count + count // 2):
+        leaders = [spread(nodes, "id", at) for at in range(partitions)]
+        counts = [leaders.count(each) for each in nodes]
+        assert max(counts) - min(counts) <= 1
+    assert leaders == [spread(nodes, "id", at) for at in reversed(range(partitions))][::-1]
+    assert len({spread(nodes, f"topic {at}", 0) for at in range(100)}) == count
+
+
+def test_leaders_of_many_servers_are_found_with_few_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = tuple(node(each) for each in range(1, 501))
+    counted: list[int] = []
+    weight = cluster_module._weight
+    monkeypatch.setattr(cluster_module, "_weight", lambda *of: (counted.append(1), weight(*of))[1])
+    assert len({spread(nodes, "many", at) for at in range(64)}) == 64
+    assert len(counted) <= 64 * 500
+
+
+def test_coordinators_move_only_from_the_server_that_left() -> None:
     nodes = [node(each) for each in (1, 2, 3, 4)]
     before = {at: choose(nodes, "id", at).node_id for at in range(400)}
     after = {at: choose([each for each in nodes if each.node_id != 3], "id", at).node_id for at in range(400)}
@@ -297,8 +319,11 @@ def test_leaders_move_only_from_the_server_that_left() -> None:
     assert min(counts) > 60
 
 
-def test_leader_does_not_depend_on_the_order_of_the_servers() -> None:
+def test_coordinator_and_leader_do_not_depend_on_the_order_of_the_servers() -> None:
     nodes = [node(each) for each in (5, 9, 2)]
+    assert [spread(tuple(nodes), "t", at) for at in range(50)] == [
+        spread(tuple(nodes[::-1]), "t", at) for at in range(50)
+    ]
     assert [choose(nodes, "t", at) for at in range(50)] == [choose(nodes[::-1], "t", at) for at in range(50)]
 
 
