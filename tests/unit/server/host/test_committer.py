@@ -101,6 +101,7 @@ async def test_batches_are_committed_by_the_host_in_their_order(host: Host, path
 
 async def test_units_of_all_workers_that_wait_are_one_commit(host: Host, path: Path, address: Path) -> None:
     async with working(address, path, 3) as workers:
+        await until(lambda: host.connections == 3)
         first = await held(host, workers[0])
         others = [each.committer.submit(unit()) for _ in range(5) for each in workers]
         await turns()
@@ -593,6 +594,7 @@ async def test_commits_begin_an_interval_apart(path: Path, address: Path) -> Non
 
     host = Host(address, path, interval_ms=20, clock=clock)
     async with working(address, path, 2) as workers:
+        await until(lambda: host.connections == 2)
         await workers[0].committer.commit(unit())
         units = []
         for _ in range(3):
