@@ -49,6 +49,8 @@ _LOG: Final = logging.getLogger(__name__)
 #: How often a batch is planned again because somebody else wrote to the partition meanwhile.
 _CONFLICTS_MAX: Final = 50
 _BATCH_WRITES: Final = 1000
+#: With so many members, the plan of a change takes longer than a turn of the event loop should.
+_LARGE_GROUP: Final = 50
 #: What a batch has besides the key and the value of its only record.
 _OVERHEAD_BYTES: Final = 128
 #: A group's members may have so many times the bytes of protocols that its record may have: only one is recorded.
@@ -364,8 +366,8 @@ class Shard:
             try:
                 await self._follow_log()
                 batch = [each for each in batch if not each.result.done()]
-                limit = self._record_bytes_max()
-                await self._commit([(each, planned) for each in batch if (planned := _plan(each, limit)) is not None])
+                planned = [(each, await self._planned(each)) for each in batch]
+                await self._commit([(each, its) for each, its in planned if its is not None])
                 return
             except (TailMovedError, CommitConflictError):
                 continue
@@ -377,6 +379,28 @@ class Shard:
                 _fail(batch, failure)
                 raise
         _fail(batch, RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
+    async def _planned(self, write: _Write) -> Planned | None:
+        """What the write does now; None if it is refused: a record that is too large must not fail the others' commit.
+
+        All members of a large group may get other partitions, which takes a while: other clients come first meanwhile.
+        """
+        group = self._modern.get(write.group_id)
+        is_large = isinstance(group, ConsumerGroup) and len(group.members) >= _LARGE_GROUP
+        refusal: Exception
+        try:
+            planned = await self._context.run(write.plan) if is_large and write.is_exclusive else write.plan()
+        except Exception as error:
+            refusal = error
+        else:
+            limit = self._record_bytes_max()
+            largest = max((len(key) + len(value or b"") for key, value in planned.changes.items()), default=0)
+            if largest <= limit:
+                return planned
+            _LOG.warning("group %s: a record of %d bytes is refused, %d are allowed", write.group_id, largest, limit)
+            refusal = RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"a record of the group would have {largest} bytes")
+        _fail([write], refusal)
+        return None
 
     def _record_bytes_max(self) -> int:
         """What a record may have, so that its batch is not above max.message.bytes of the topic."""
@@ -471,23 +495,6 @@ def _groups_of(log: GroupLog) -> tuple[dict[str, ConsumerGroup | OtherGroup | No
             if found.members:
                 with_members.add(group_id)
     return modern, with_members
-
-
-def _plan(write: _Write, record_bytes_max: int) -> Planned | None:
-    """What the write does now; None if it is refused: a record that is too large must not fail the others' commit."""
-    try:
-        planned = write.plan()
-    except Exception as error:
-        write.result.set_exception(error)
-        return None
-    largest = max((len(key) + len(value or b"") for key, value in planned.changes.items()), default=0)
-    if largest <= record_bytes_max:
-        return planned
-    _LOG.warning("group %s: a record of %d bytes is refused, %d are allowed", write.group_id, largest, record_bytes_max)
-    write.result.set_exception(
-        RequestError(ErrorCode.UNKNOWN_SERVER_ERROR, f"a record of the group would have {largest} bytes")
-    )
-    return None
 
 
 def _fail(writes: Iterable[_Write], error: BaseException) -> None:

@@ -17,6 +17,7 @@ from pyspark_kafkalog.groups import offsets_topic as group_log
 from pyspark_kafkalog.groups.consumer_group import Assignment, ConsumerGroup, LayeredMap, consumer_group_of
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.groups import heartbeat
+from pyspark_kafkalog.server.groups import shard as shard_module
 from pyspark_kafkalog.server.groups.assignors import AssignedMember, assign_uniform
 from pyspark_kafkalog.server.groups.shard import Planned
 
@@ -67,6 +68,28 @@ async def test_each_join_runs_the_assignor_once_also_when_many_arrive_together(
     answers = await asyncio.gather(*(server.beat(f"m{each}", 0) for each in range(MEMBERS)))
     assert [each.error_code for each in answers] == [ErrorCode.NONE] * MEMBERS
     assert sorted(runs) == list(range(1, MEMBERS + 1))
+
+
+def _fails() -> Planned:
+    raise ZeroDivisionError
+
+
+async def test_large_group_is_assigned_outside_of_the_event_loop(
+    server: GroupServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assigned_in: dict[int, bool] = {}
+
+    def noted(members: Sequence[AssignedMember], exist: Mapping[str, Sequence[int]]) -> dict[str, Assignment]:
+        assigned_in[len(members)] = threading.current_thread() is threading.main_thread()
+        return assign_uniform(members, exist)
+
+    monkeypatch.setattr(heartbeat, "ASSIGNORS", {"uniform": noted})
+    monkeypatch.setattr(shard_module, "_LARGE_GROUP", 3)
+    for number in range(5):
+        assert (await server.beat(f"m{number}", 0)).error_code == ErrorCode.NONE
+    assert assigned_in == {1: True, 2: True, 3: True, 4: False, 5: False}
+    with pytest.raises(ZeroDivisionError):
+        await (await server.coordinator.shard_of(GROUP)).write(GROUP, _fails, is_exclusive=True)
 
 
 async def test_heartbeat_that_changes_nothing_writes_nothing_and_reads_no_group_anew(
