@@ -44,14 +44,15 @@ import math
 import socket
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from itertools import accumulate
 from typing import Any, Final, cast
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
@@ -65,54 +66,56 @@ from pyspark_kafkalog.server.workers import naming
 from pyspark_kafkalog.threads import start
 
 _ERROR_NAMES: Final = {int(each): each.name for each in ErrorCode}
-_VERSIONS: Final = {api.key: frozenset(api.versions) for api in APIS.values()}
 #: The label of all versions, or of all error codes, that Kafka does not have.
 _UNKNOWN: Final = "unknown"
-#: Counters of topics in memory.
-_TOPIC_COUNTERS_MAX: Final = 40_000
+#: Topics that are counted. Topics come and go: of too many, all begin at 0 again, as after a restart.
+_TOPICS_MAX: Final = 10_000
 _TIME_BUCKETS_MS: Final = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 30000)
 
 
-class ServerMetrics:
-    """The metrics of one server, in `registry`."""
+class _Requests:
+    """What is counted of one API: requests by version, by the bucket of their time (the last: above all), and the time
+    of all of them."""
+
+    __slots__ = ("buckets", "total_ms", "versions")
+
+    def __init__(self, versions: Iterable[int]) -> None:
+        self.versions: dict[int | str, int] = dict.fromkeys((*versions, _UNKNOWN), 0)
+        self.buckets = [0] * (len(_TIME_BUCKETS_MS) + 1)
+        self.total_ms = 0.0
+
+
+class _Topic:
+    """What is counted of one topic."""
+
+    __slots__ = ("bytes_in", "bytes_out", "failed", "records_in")
+
+    def __init__(self) -> None:
+        self.records_in = self.bytes_in = self.bytes_out = self.failed = 0
+
+
+class ServerMetrics(Collector):
+    """The metrics of one server, in `registry`.
+
+    They are counted in plain integers, as each request counts several of them; a scrape, in its own thread, makes
+    Prometheus' families of them.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
-        self._requests = self._counter("kafka_network_requestmetrics_requests", "requests", "request", "version")
-        self._errors = self._counter("kafka_network_requestmetrics_errors", "error codes answered", "request", "error")
-        self._times_ms = Histogram(
-            "kafka_network_requestmetrics_totaltimems",
-            "ms from the request to its answer",
-            ("request",),
-            buckets=_TIME_BUCKETS_MS,
-            registry=self.registry,
-        )
-        self._records_in = self._counter("kafka_server_brokertopicmetrics_messagesin", "records produced", "topic")
-        self._bytes_in = self._counter("kafka_server_brokertopicmetrics_bytesin", "bytes produced", "topic")
-        self._bytes_out = self._counter("kafka_server_brokertopicmetrics_bytesout", "bytes fetched", "topic")
-        self._failed = self._counter(
-            "kafka_server_brokertopicmetrics_failedproducerequests", "batches that were refused", "topic"
-        )
-        self._commits = self._counter("kafkalog_server_commits", "commits")
-        self._units = self._counter("kafkalog_server_commit_units", "units in the commits")
-        # The children of a labelled metric take a lock and a lookup to find; a request has always the same ones.
-        self._time_of = cache(lambda request: self._times_ms.labels(request))
-        self._request_of = cache(lambda request, version: self._requests.labels(request, version))
-        self._topics: dict[tuple[Counter, str], Counter] = {}
+        self._requests = {int(api.key): _Requests(api.versions) for api in APIS.values()}
+        self._errors: dict[tuple[str, ...], int] = {}
+        self._topics: dict[str, _Topic] = {}
+        self._commits = self._units = 0
+        self.registry.register(self)
 
-    def _topic_of(self, counter: Counter, topic: str) -> Counter:
-        """The counter of the topic. Topics come and go: of too many, all begin at 0 again, as after a restart."""
-        found = self._topics.get((counter, topic))
+    def _topic(self, topic: str) -> _Topic:
+        found = self._topics.get(topic)
         if found is None:
-            if len(self._topics) >= _TOPIC_COUNTERS_MAX:
+            if len(self._topics) >= _TOPICS_MAX:
                 self._topics.clear()
-                for each in (self._records_in, self._bytes_in, self._bytes_out, self._failed):
-                    each.clear()
-            found = self._topics[counter, topic] = counter.labels(topic)
+            found = self._topics[topic] = _Topic()
         return found
-
-    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
-        return Counter(name, meaning, labels, registry=self.registry)
 
     def _gauge(self, name: str, meaning: str, value: Callable[[], float]) -> None:
         Gauge(name, meaning, registry=self.registry).set_function(value)
@@ -136,27 +139,75 @@ class ServerMetrics:
         )
         self.registry.register(_Evictions(prefix + "incrementalfetchsessionevictions", sessions))
 
+    # Counting
+
     def handled(self, api_key: ApiKey, version: int, seconds: float, error_code: int) -> None:
         """A request was answered, with this top-level error code. Clients may ask ApiVersions in any version."""
-        self._request_of(api_key.name, version if version in _VERSIONS[api_key] else _UNKNOWN).inc()
-        self._time_of(api_key.name).observe(seconds * 1000)
+        of, time_ms = self._requests[int(api_key)], seconds * 1000
+        of.versions[version if version in of.versions else _UNKNOWN] += 1
+        of.buckets[bisect_left(_TIME_BUCKETS_MS, time_ms)] += 1
+        of.total_ms += time_ms
         if error_code:
-            self._errors.labels(api_key.name, _ERROR_NAMES.get(error_code, _UNKNOWN)).inc()
+            key = api_key.name, _ERROR_NAMES.get(error_code, _UNKNOWN)
+            self._errors[key] = self._errors.get(key, 0) + 1
 
     def committed(self, units: int) -> None:
         """A commit was made."""
-        self._commits.inc()
-        self._units.inc(units)
+        self._commits += 1
+        self._units += units
 
     def produced(self, topic: str, *, records: int, size_bytes: int) -> None:
-        self._topic_of(self._records_in, topic).inc(records)
-        self._topic_of(self._bytes_in, topic).inc(size_bytes)
+        of = self._topic(topic)
+        of.records_in += records
+        of.bytes_in += size_bytes
 
     def produce_failed(self, topic: str) -> None:
-        self._topic_of(self._failed, topic).inc()
+        self._topic(topic).failed += 1
 
     def fetched(self, topic: str, *, size_bytes: int) -> None:
-        self._topic_of(self._bytes_out, topic).inc(size_bytes)
+        self._topic(topic).bytes_out += size_bytes
+
+    # Scraping
+
+    def collect(self) -> Iterable[Metric]:
+        """The families of all counters, without those that are 0."""
+        network, topics = "kafka_network_requestmetrics_", "kafka_server_brokertopicmetrics_"
+        requests = [(ApiKey(key).name, of) for key, of in self._requests.items()]
+        by_version: dict[tuple[str, ...], int] = {
+            (name, str(at)): count for name, of in requests for at, count in of.versions.items()
+        }
+        yield _counted(network + "requests", "requests", ("request", "version"), by_version)
+        yield _counted(network + "errors", "error codes answered", ("request", "error"), dict(self._errors))
+        times = HistogramMetricFamily(network + "totaltimems", "ms from the request to its answer", labels=("request",))
+        for name, of in requests:
+            counts = list(accumulate(of.buckets))
+            if counts[-1]:
+                bounds = (*(str(float(each)) for each in _TIME_BUCKETS_MS), "+Inf")
+                times.add_metric([name], list(zip(bounds, counts, strict=True)), of.total_ms)
+        yield times
+        found = list(self._topics.items())
+        for name, meaning, count in _OF_TOPIC:
+            yield _counted(topics + name, meaning, ("topic",), {(topic,): count(of) for topic, of in found})
+        yield CounterMetricFamily("kafkalog_server_commits", "commits", value=self._commits)
+        yield CounterMetricFamily("kafkalog_server_commit_units", "units in the commits", value=self._units)
+
+
+_OF_TOPIC: Final[Sequence[tuple[str, str, Callable[[_Topic], int]]]] = (
+    ("messagesin", "records produced", lambda of: of.records_in),
+    ("bytesin", "bytes produced", lambda of: of.bytes_in),
+    ("bytesout", "bytes fetched", lambda of: of.bytes_out),
+    ("failedproducerequests", "batches that were refused", lambda of: of.failed),
+)
+
+
+def _counted(
+    name: str, meaning: str, labels: Sequence[str], counts: Mapping[tuple[str, ...], int]
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, meaning, labels=labels)
+    for values, count in counts.items():
+        if count:
+            family.add_metric(values, count)
+    return family
 
 
 class _Evictions(Collector):
