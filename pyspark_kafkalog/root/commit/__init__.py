@@ -2,7 +2,8 @@
 
 - changes: what a leader, or a follower, changes in partitions
 - checked_batches: batches of clients that were checked before their commit
-- committer: the writers that plan a commit and have an engine carry it out; the plan
+- leader_plan: what each partition gets by a leader's commit
+- committer: the writers that plan a commit and have an engine carry it out
 - file_engine, open_logs: commits on a file system, and the logs that stay open between them
 - object_engine, runs: commits in an object store, truncations in one, and the runs that commits name
 - cut_files: the files of what truncations drop

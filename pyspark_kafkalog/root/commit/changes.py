@@ -112,6 +112,15 @@ class CommitUnit:
         """Whether the unit may have further records."""
         return self.records is not _no_records
 
+    @property
+    def only_batch(self) -> LeaderAppend | None:
+        """The append of a unit that is the batch of a client alone, which needs nothing of the image but its topic."""
+        if self.makes_records or not isinstance(self.appends, tuple) or len(self.appends) != 1:
+            return None
+        append = self.appends[0]
+        is_usual = append.origin is AppendOrigin.CLIENT and not append.is_transaction_v2
+        return append if is_usual else None
+
     @classmethod
     def of(cls, *appends: LeaderAppend) -> CommitUnit:
         """A unit of these appends."""

@@ -8,39 +8,26 @@
 
 If the records of a commit break an invariant, its units or changes are committed one by one: one of them fails alone.
 
-The plan of a commit is what each partition gets, decided on the newest image before anything is stored. Of a leader,
-for each unit in order:
+The plan of a leader's commit is in leader_plan.py. That of a follower is the checks of its changes, and the states and
+records that follow from them.
 
-    appends     the unit makes its appends from the image, and may refuse itself
-    check       batches are checked and get the offsets after those of the units before (`leader_append`), and
-                sequences are checked against the log and the units before (`sequences`)
-    records     the unit makes its further records from what its appends would get
-    keep        the partitions' plans take over the unit's batches; a refused unit leaves no trace
-
-Of a follower: the checks of its changes, and the states and records that follow from them.
-
-Nothing here writes. Where the logs are, and how they are opened, is the engine's: `open_partition`.
+Nothing here writes. Where the logs are, and how they are opened, is the engine's.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol, TypeAlias, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import (
     CommitConflictError,
     InvalidRecordError,
     KafkalogError,
     LogDirError,
     UnknownTopicError,
-    without_frames,
 )
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import (
@@ -49,16 +36,11 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     StagingHorizonRecord,
 )
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStoreError
-from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.root.commit.changes import (
-    AppendedRange,
-    AppendOrigin,
     CommitUnit,
     FollowerAppend,
     FollowerChange,
     FollowerResult,
-    LeaderAppend,
-    OutdatedCheckError,
     PlanFollowerRecords,
     StartAt,
     Truncation,
@@ -67,231 +49,16 @@ from pyspark_kafkalog.root.commit.changes import (
 )
 from pyspark_kafkalog.root.commit.checked_batches import CheckedBatches
 from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, ignore_kept, saved_once
+from pyspark_kafkalog.root.commit.leader_plan import CheckedResult, CommitPlan, PartitionPlan, PlacedBatches, plan_units
 from pyspark_kafkalog.root.commit.runs import StagedBatches
 from pyspark_kafkalog.storage.filesystem import in_parallel
 from pyspark_kafkalog.storage.log.follower import FollowerBatches, check_batches
-from pyspark_kafkalog.storage.log.leader_append import REQUEST, LeaderBatches, ProducerView, validate_batches
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.log.producers import AppendedProducers, ProducerBatch, producer_batches
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import MIB
-from pyspark_kafkalog.values import quick_dataclass
 
 #: From so many bytes on, checks of a follower's batches are worth a thread for each partition.
 _SIDE_BY_SIDE_BYTES: Final = 2 * MIB
-
-
-@dataclass(slots=True)
-class PartitionPlan:
-    """What a commit appends to one partition: `parts`, which end before `next_offset`.
-
-    `producers` are those of its log, with the changes of `parts`, whose batches of producers are `producer_batches`.
-    """
-
-    topic_partition: TopicPartition
-    config: LogConfig
-    log_start_offset: int
-    next_offset: int
-    leader_epoch: int
-    producers: ProducerView
-    parts: list[LeaderBatches] = field(default_factory=list)
-    #: Of each part the batches with a producer id; None: to be made from its table, none is of a transaction.
-    _batches_of_parts: list[list[ProducerBatch] | None] = field(default_factory=list)
-    _last_writer: int | None = None
-    _is_plain: bool = True
-
-    @property
-    def producer_batches(self) -> list[ProducerBatch]:
-        """The batches of all parts that have a producer id."""
-        return [
-            each
-            for part, known in zip(self.parts, self._batches_of_parts, strict=True)
-            for each in (_producer_batches(part) if known is None else known)
-        ]
-
-    @property
-    def appended_producers(self) -> AppendedProducers:
-        """What the parts mean for producers."""
-        return AppendedProducers(
-            self.producers.changed, self._last_writer, self._is_plain, lambda: self.producer_batches
-        )
-
-    def draft(self) -> PartitionPlan:
-        """A plan of what follows this one, to be absorbed or dropped."""
-        return PartitionPlan(
-            self.topic_partition,
-            self.config,
-            self.log_start_offset,
-            self.next_offset,
-            self.leader_epoch,
-            self.producers.child(),
-        )
-
-    def absorb(self, draft: PartitionPlan) -> None:
-        """Take over what `draft` has added."""
-        self.parts += draft.parts
-        self._batches_of_parts += draft._batches_of_parts
-        self._last_writer = self._last_writer if draft._last_writer is None else draft._last_writer
-        self._is_plain &= draft._is_plain
-        self.next_offset = draft.next_offset
-        self.producers.absorb(draft.producers)
-
-    def add(self, append: LeaderAppend, now_ms: int) -> AppendedRange:
-        """Add the batches of `append`, unless they are in the log. Raises KafkalogError, and then adds nothing."""
-        is_client = append.origin is AppendOrigin.CLIENT
-        prepared = append.prepared
-        if prepared is not None and prepared.config == self.config:
-            now_ms = prepared.now_ms
-            checked = prepared.placed(self.next_offset, self.leader_epoch)
-        elif prepared is not None and not len(append.data):
-            raise OutdatedCheckError(f"the configuration of topic {self.topic_partition.topic} has changed")
-        else:
-            checked = validate_batches(
-                append.data,
-                next_offset=self.next_offset,
-                leader_epoch=self.leader_epoch,
-                config=self.config,
-                now_ms=now_ms,
-                is_client=is_client,
-            )
-        sets_append_time = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
-        batches = _producer_batches(checked)
-        is_v2 = append.is_transaction_v2
-        duplicate = self.producers.add(batches, is_client=is_client, is_transaction_v2=is_v2) if batches else None
-        if duplicate is not None:
-            return AppendedRange(
-                first_offset=duplicate.first_offset,
-                last_offset=duplicate.last_offset,
-                log_start_offset=self.log_start_offset,
-                log_append_time_ms=duplicate.timestamp_ms if sets_append_time else -1,
-                is_duplicate=True,
-            )
-        first_offset = self.next_offset
-        if len(checked):
-            self._is_plain &= not any(each.is_transactional or each.is_control for each in batches)
-            self._add(checked, batches, batches[-1].producer_id if batches else None)
-        return AppendedRange(
-            first_offset=first_offset,
-            last_offset=self.next_offset - 1,
-            log_start_offset=self.log_start_offset,
-            log_append_time_ms=now_ms if sets_append_time else -1,
-        )
-
-    def add_checked(self, some: CheckedBatches) -> PlacedBatches | None:
-        """Add batches that were checked before; None, and nothing is added, if each has to be added by itself."""
-        placed = some.placed(self.config, self.producers, next_offset=self.next_offset, leader_epoch=self.leader_epoch)
-        if placed is None:
-            return None
-        producer_id = int(placed.batches["producer_id"][-1])
-        self._add(placed, None, producer_id if producer_id >= 0 else None)
-        return PlacedBatches(placed.batches, self.log_start_offset)
-
-    def _add(self, part: LeaderBatches, batches: list[ProducerBatch] | None, last_writer: int | None) -> None:
-        self.parts.append(part)
-        self._batches_of_parts.append(batches)
-        self._last_writer = self._last_writer if last_writer is None else last_writer
-        self.next_offset = part.next_offset
-
-
-def _producer_batches(part: LeaderBatches) -> list[ProducerBatch]:
-    return list(producer_batches(part.data, part.batches, data_position=0, file=REQUEST))
-
-
-@quick_dataclass(frozen=True, slots=True)
-class PlacedBatches:
-    """The result of checked batches that all were appended: their table (BATCH_DTYPE), and where their log starts."""
-
-    table: NDArray[np.void]
-    log_start_offset: int
-
-
-#: The result of checked batches: of all together, or of each.
-CheckedResult: TypeAlias = "PlacedBatches | Sequence[UnitResult]"
-
-
-#: Opens a partition of the image for the commit. Raises KafkalogError or OSError if its log cannot be opened.
-OpenPartition = Callable[[TopicPartition], PartitionPlan]
-
-
-class CommitPlan:
-    """The plan of one commit on `image`; `partitions` are those that units have appended to, or tried to."""
-
-    def __init__(self, image: MetadataImage, open_partition: OpenPartition, now_ms: int) -> None:
-        self.image = image
-        self.partitions: dict[TopicPartition, PartitionPlan] = {}
-        self.records: list[MetadataRecord] = []
-        self._open_partition = open_partition
-        self._now_ms = now_ms
-
-    @property
-    def changed(self) -> list[PartitionPlan]:
-        """The partitions that get batches, in order."""
-        return [self.partitions[each] for each in sorted(self.partitions) if self.partitions[each].parts]
-
-    def add(self, unit: CommitUnit) -> tuple[AppendedRange, ...]:
-        """Add a unit to the plan; returns what its appends get. Raises KafkalogError if the unit is refused."""
-        appends = unit.appends_on(self.image)
-        if len(appends) == 1 and not unit.makes_records:
-            # Nothing can refuse the unit after its only append: there is no draft to be dropped.
-            return (self._opened(appends[0]).add(appends[0], self._now_ms),)
-        drafts: dict[TopicPartition, PartitionPlan] = {}
-        appended = tuple(self._append(each, drafts) for each in appends)
-        records = unit.records(self.image, appended)
-        for topic_partition, draft in drafts.items():
-            self.partitions[topic_partition].absorb(draft)
-        self.records += records
-        return appended
-
-    def add_checked(self, some: CheckedBatches) -> CheckedResult:
-        """Add batches that were checked before to the plan; returns what they get, or why each is refused."""
-        try:
-            placed = self._opened(some).add_checked(some)
-        except KafkalogError as error:
-            return [without_frames(error)] * len(some.table)
-        return plan_units(self, some.units()) if placed is None else placed
-
-    def _append(self, append: LeaderAppend, drafts: dict[TopicPartition, PartitionPlan]) -> AppendedRange:
-        plan = self._opened(append)
-        draft = drafts.get(append.topic_partition)
-        if draft is None:
-            draft = drafts[append.topic_partition] = plan.draft()
-        return draft.add(append, self._now_ms)
-
-    def _opened(self, append: LeaderAppend | CheckedBatches) -> PartitionPlan:
-        """The plan of the partition that `append` is for. Raises UnknownTopicError if the topic is another one now."""
-        topic_partition = append.topic_partition
-        topic_id = self.image.topic(topic_partition.topic).topic_id
-        if append.topic_id is not None and append.topic_id != topic_id:
-            raise UnknownTopicError(
-                f"topic {topic_partition.topic!r} with the id {append.topic_id} was deleted; now it has {topic_id}"
-            )
-        return self._partition(topic_partition)
-
-    def _partition(self, topic_partition: TopicPartition) -> PartitionPlan:
-        plan = self.partitions.get(topic_partition)
-        if plan is None:
-            self.image.partition(topic_partition.topic, topic_partition.partition)
-            try:
-                plan = self._open_partition(topic_partition)
-            except KafkalogError:
-                raise
-            except OSError as error:
-                # One unusable directory must not keep everybody else from writing.
-                raise LogDirError(f"the log of {topic_partition} cannot be opened: {error}") from error
-            self.partitions[topic_partition] = plan
-        return plan
-
-
-def plan_units(plan: CommitPlan, units: Sequence[CommitUnit]) -> list[tuple[AppendedRange, ...] | KafkalogError]:
-    """Add the units to the plan in order; the result of each."""
-    results: list[tuple[AppendedRange, ...] | KafkalogError] = []
-    for unit in units:
-        try:
-            results.append(plan.add(unit))
-        except KafkalogError as error:
-            # Its frames hold the batches of the unit, and `results`; those of its cause what was decompressed.
-            results.append(without_frames(error))
-    return results
 
 
 @dataclass(frozen=True, slots=True)

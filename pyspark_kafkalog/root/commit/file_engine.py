@@ -37,13 +37,13 @@ from pyspark_kafkalog.root.commit.changes import StartAt, Truncation
 from pyspark_kafkalog.root.commit.committer import (
     Attempt,
     CheckedFollowerAppend,
-    PartitionPlan,
     Plan,
     producer_ids_record,
     state_after_append,
     truncation_record,
 )
 from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, LocalCutFiles
+from pyspark_kafkalog.root.commit.leader_plan import PartitionPlan
 from pyspark_kafkalog.root.commit.open_logs import FileCommits, LogNotKeptError, OpenLogs
 from pyspark_kafkalog.root.commit.runs import StagedBatches
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (

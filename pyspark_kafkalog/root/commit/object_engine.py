@@ -50,13 +50,13 @@ from pyspark_kafkalog.root.commit.changes import StartAt, Truncation
 from pyspark_kafkalog.root.commit.committer import (
     Attempt,
     CheckedFollowerAppend,
-    PartitionPlan,
     Plan,
     producer_ids_record,
     state_after_append,
     truncation_record,
 )
 from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, StoredCutFiles
+from pyspark_kafkalog.root.commit.leader_plan import PartitionPlan
 from pyspark_kafkalog.root.commit.runs import ObjectPuts, RunSpan, StagedBatches, run_attributes_of, runs_of
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.object_log import ObjectLog

@@ -36,7 +36,6 @@ from pyspark_kafkalog.errors import CommitStateUnknownError, ReadOnlyLogDirError
 from pyspark_kafkalog.record.scan import as_bytes_array
 from pyspark_kafkalog.root.commit.changes import (
     AppendedRange,
-    AppendOrigin,
     CommitUnit,
     LeaderAppend,
     OutdatedCheckError,
@@ -169,7 +168,8 @@ class HostCommitter(Committer):
         await self._own.stop()
 
     def submit(self, unit: CommitUnit) -> Appended:
-        if not _is_batch_of_client(unit):
+        append = unit.only_batch
+        if append is None or not len(append.data):
             return self._own.submit(unit)
         future: _Future = PromptFuture(loop=self._loop)
         if self._is_stopped:
@@ -216,8 +216,8 @@ class HostCommitter(Committer):
         None for a unit that the own committer has to take. Raises EarlierFirstError, and other errors for a batch that
         is refused.
         """
-        assert isinstance(unit.appends, tuple)
-        (append,) = unit.appends
+        append = unit.only_batch
+        assert append is not None
         image = self._root.store.image
         topic = image.topics.get(append.topic_partition.topic)
         if topic is None or (append.topic_id is not None and append.topic_id != topic.topic_id):
@@ -349,11 +349,3 @@ class HostCommitter(Committer):
                 )
         self._loop.call_later(_CONNECT_AGAIN_S, self._connect)
         self._loop.call_soon(self._hand_over)
-
-
-def _is_batch_of_client(unit: CommitUnit) -> bool:
-    """Whether a unit is the batch of a client alone, which needs nothing of the image but its topic."""
-    if unit.makes_records or not isinstance(unit.appends, tuple) or len(unit.appends) != 1:
-        return False
-    append = unit.appends[0]
-    return append.origin is AppendOrigin.CLIENT and not append.is_transaction_v2 and len(append.data) > 0

@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import KafkalogError, without_frames
 from pyspark_kafkalog.record.columns import address_of
 from pyspark_kafkalog.root.commit.checked_batches import CheckedBatches
-from pyspark_kafkalog.root.commit.committer import CheckedResult, LeaderWriter, PlacedBatches
+from pyspark_kafkalog.root.commit.committer import LeaderWriter
+from pyspark_kafkalog.root.commit.leader_plan import CheckedResult, PlacedBatches
 from pyspark_kafkalog.server.committer import in_commits, log_failure
 from pyspark_kafkalog.server.host import channel
 from pyspark_kafkalog.server.host.channel import ChannelError, CheckedFor, Ended, Kind, Messages

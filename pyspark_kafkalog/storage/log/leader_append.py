@@ -177,6 +177,21 @@ def prepare_in_place(stored: NDArray[np.uint8], config: LogConfig, *, now_ms: in
     return None if accepted is None else PreparedBatches(accepted, config, now_ms)
 
 
+def accept_together(
+    batches: Sequence[Buffer], config: LogConfig, *, next_offset: int, leader_epoch: int, now_ms: int
+) -> LeaderBatches | None:
+    """Batches of clients, each an append of its own, as a leader stores them one after the other from `next_offset` on.
+
+    None unless all are stored as they are, and none is compressed.
+    """
+    stored = np.frombuffer(bytearray().join(batches), dtype=np.uint8)
+    if len(stored) <= ATTRIBUTES_AT or stored[ATTRIBUTES_AT + 1] & COMPRESSION_MASK:
+        return None
+    accepted = _accepted(stored, next_offset, leader_epoch, config, now_ms)
+    is_each_one = accepted is not None and accepted.batches["size_bytes"].tolist() == list(map(len, batches))
+    return accepted if is_each_one else None
+
+
 def validate_batches(
     data: Buffer,
     *,

@@ -1,8 +1,8 @@
-"""Batches that were checked before their commit have the same results, and leave the same logs, as their units.
+"""Batches that are committed together have the same results, and leave the same logs, as if each was committed alone.
 
 Streams of batches are drawn: with and without producers, repeated ones, gaps, older and newer epochs, of transactions,
-several producers in a commit; the log rolls in the midst. One root gets them as units, others as checked batches: one
-in a directory, one in a store.
+several producers in a commit; the log rolls in the midst. One root gets them one by one, one as the units of a commit,
+and others as batches that were checked before: one in a directory, one in a store.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.record.columns import address_of
 from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend, UnitResult
 from pyspark_kafkalog.root.commit.checked_batches import CheckedBatches
-from pyspark_kafkalog.root.commit.committer import CheckedResult, LeaderWriter, PlacedBatches
+from pyspark_kafkalog.root.commit.committer import LeaderWriter
+from pyspark_kafkalog.root.commit.leader_plan import CheckedResult, PlacedBatches
 from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
 from pyspark_kafkalog.storage.log.leader_append import prepare_batches
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -121,18 +122,24 @@ def served_at(path: Path, settings: dict[str, str]) -> Served:
 
 @pytest.mark.parametrize("settings", [SMALL, {**SMALL, "message.timestamp.type": "LogAppendTime"}])
 @pytest.mark.parametrize("run", range(examples(12)))
-def test_checked_batches_have_the_results_of_their_units(run: int, settings: dict[str, str], tmp_path: Path) -> None:
+def test_batches_committed_together_have_the_results_of_those_committed_alone(
+    run: int, settings: dict[str, str], tmp_path: Path
+) -> None:
     rng = random.Random(f"{SEED} {run}")
     clients, seen = Clients(rng), Counter[str]()
-    by_units, together = served_at(tmp_path / "units", settings), served_at(tmp_path / "checked", settings)
+    alone, units, together = (served_at(tmp_path / name, settings) for name in ("alone", "units", "checked"))
     stored = Stored(settings)
     try:
         for _ in range(COMMITS):
             groups = [[clients.append(each) for _ in range(rng.randint(1, 6))] for each in range(2)]
             expected = [
-                [comparable(each) for each in by_units.commit(*(CommitUnit.of(each) for each in group))]
+                [comparable(result) for each in group for result in alone.commit(CommitUnit.of(each))]
                 for group in groups
             ]
+            by_turns = sorted((at, which) for which, group in enumerate(groups) for at in range(len(group)))
+            results_of_units = units.commit(*(CommitUnit.of(groups[which][at]) for at, which in by_turns))
+            for (at, which), result in zip(by_turns, results_of_units, strict=True):
+                assert comparable(result) == expected[which][at], f"seed {SEED}, run {run}"
             for writer, root in ((together.writer, together.root), (stored.writer, stored.root)):
                 image = root.store.refresh()
                 topic = image.topic(TOPIC)
@@ -141,13 +148,14 @@ def test_checked_batches_have_the_results_of_their_units(run: int, settings: dic
                 assert [results_of_each(each) for each in results] == expected, f"seed {SEED}, run {run}"
                 seen.update("together" if isinstance(each, PlacedBatches) else "each" for each in results)
     finally:
-        by_units.writer.close()
-        together.writer.close()
+        for each in (alone, units, together):
+            each.writer.close()
     for partition in range(2):
-        values = by_units.values(TOPIC, partition)
-        assert together.values(TOPIC, partition) == values
+        values = alone.values(TOPIC, partition)
         assert stored.values(partition) == values
-        assert together.state(TOPIC, partition) == by_units.state(TOPIC, partition)
+        for each in (units, together):
+            assert each.values(TOPIC, partition) == values
+            assert each.state(TOPIC, partition) == alone.state(TOPIC, partition)
     is_create_time = "message.timestamp.type" not in settings
     assert seen["each"]
     assert bool(seen["together"]) is is_create_time

@@ -16,7 +16,7 @@ from patience import PATIENCE_S
 from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches
 from pyspark_kafkalog.root.commit.changes import AppendedRange
 from pyspark_kafkalog.root.commit.checked_batches import CheckedBatches
-from pyspark_kafkalog.root.commit.committer import CheckedResult
+from pyspark_kafkalog.root.commit.leader_plan import CheckedResult
 from pyspark_kafkalog.server.committer import GroupCommitter
 from pyspark_kafkalog.server.event_loop import monotonic_ms
 from pyspark_kafkalog.server.host import channel
