@@ -3,7 +3,8 @@
     python served_server.py CLOCK TRACE serve --path ...
 
 The file CLOCK, if it exists, holds the milliseconds by which the process's wall clock is ahead; it is looked at ten
-times a second. TRACE gets the latest lines of the groups' loggers, 16 MB of them at most.
+times a second. TRACE gets the latest lines of the groups' loggers, 16 MB of them at most. The processes that a server
+with workers starts are plain ones.
 """
 
 from __future__ import annotations
@@ -54,4 +55,5 @@ if __name__ == "__main__":
     clock, trace_file, *command = sys.argv[1:]
     move_clock(Path(clock))
     trace(Path(trace_file))
+    sys.argv[1:] = command  # a supervisor makes the commands of its processes of it
     sys.exit(run_command(command))

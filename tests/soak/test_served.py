@@ -1,10 +1,11 @@
 """Kafka's clients at several servers over one log directory, all of them killed and paused at random: no anomaly.
 
-Three `kafkalog serve` processes serve one root. A process of librdkafka's clients (served_clients.py), one of Kafka's
-Java clients (ServedClients.java) and one that works on the root itself (served_neighbours.py) note what they do and
-see. A seeded schedule kills, pauses (SIGSTOP), stops and restarts servers, resets and silences the network before them,
-moves their clocks, and kills and pauses clients. Then everybody must make progress, groups reach the ends of their
-topics, and simulations/anomalies.py looks at the whole history.
+Three `kafkalog serve` serve one root, the first of them with two workers and a committer. A process of librdkafka's
+clients (served_clients.py), one of Kafka's Java clients (ServedClients.java) and one that works on the root itself
+(served_neighbours.py) note what they do and see. A seeded schedule kills, pauses (SIGSTOP), stops and restarts servers,
+kills single workers and their committer, resets and silences the network before servers, moves their clocks, and kills
+and pauses clients. Then everybody must make progress, groups reach the ends of their topics, and
+simulations/anomalies.py looks at the whole history.
 
 KAFKALOG_SOAK_SECONDS sets the duration of the faults, 40 by default; KAFKALOG_SEED repeats a schedule. A run of more
 than a few minutes over a bucket needs MinIO, KAFKALOG_TEST_STORES=minio: S3Proxy lists ever more slowly. A run that
@@ -55,6 +56,8 @@ HERE = Path(__file__).parent
 JAVA_CLIENTS = HERE.parent / "data" / "ServedClients.java"
 JAVA_LOG = HERE.parent / "data" / "served_clients_log4j2.xml"
 SERVERS = 3
+#: The first server has so many, at the ports after its own: clients reach them without a relay.
+WORKERS = 2
 START_SECONDS_MAX = 120
 STOP_SECONDS_MAX = 120
 #: Within this time after the last fault each client must have done something. A paused coordinator's work is taken over
@@ -88,6 +91,7 @@ class Tended:
     kind: str
     command: Callable[[str], list[str]]
     log: Path
+    has_workers: bool = False
     starts: int = 0
     due: float | None = None
     paused_until: float | None = None
@@ -113,6 +117,20 @@ class Tended:
             self._process.kill()
             self._process.wait(60)
         self._process, self.paused_until = None, None
+
+    def kill_child(self, drawn: random.Random, *, is_committer: bool) -> bool:
+        """Kill the committer of a server with workers, or one of them; whether there was one."""
+        assert self._process is not None
+        pid = self._process.pid
+        found = []
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+                if (b"--commits-at" in words) == is_committer:
+                    found.append(int(child))
+        if found:
+            os.kill(drawn.choice(found), signal.SIGKILL)
+        return bool(found)
 
     def stop(self) -> None:
         """Send SIGTERM, as a service manager does. The process may have to wait for others until it can end."""
@@ -261,7 +279,8 @@ class Cluster:
             each for at, each in enumerate(self.servers) if each.is_running and ("silence", at) not in self.passing
         ]
         kinds = ("kill", "pause", "stop", "reset", "silence", "clock", "kill client", "pause client")
-        kind = drawn.choices(kinds, (4, 3, 1.5, 1, 1, 1, 2, 1))[0]
+        kinds += ("kill worker", "kill committer")
+        kind = drawn.choices(kinds, (4, 3, 1.5, 1, 1, 1, 2, 1, 1.5, 2))[0]
         pause_until = now + min(drawn.uniform(*PAUSE_SECONDS), max(seconds_left, 1))
         if kind in ("kill client", "pause client"):
             client = drawn.choice([each for each in self.clients if each.is_running] or self.clients)
@@ -273,10 +292,16 @@ class Cluster:
             else:
                 client.pause(pause_until)
             kind = kind.replace("client", client.kind)
+        elif kind in ("kill worker", "kill committer"):
+            supervisors = [each for each in self.servers if each.is_running and each.has_workers]
+            if not any(each.kill_child(drawn, is_committer=kind == "kill committer") for each in supervisors):
+                return
         elif len(running) < 2:
             return
         else:
             server = drawn.choice(running)
+            if server.has_workers and kind in ("pause", "clock"):
+                return  # it would reach the supervisor alone
             at = self.servers.index(server)
             if kind == "pause":
                 server.pause(pause_until)
@@ -301,6 +326,16 @@ def processes() -> Iterator[list[Tended]]:
     yield started
     for each in started:
         each.kill()
+
+
+def free_ports(count: int) -> int:
+    """The first of so many free ports."""
+    while True:
+        first = free_port()
+        with contextlib.suppress(OSError), contextlib.ExitStack() as closing:
+            for port in range(first, first + count):
+                closing.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
 
 
 def java_classes(home: Path) -> str:
@@ -341,10 +376,11 @@ def make_cluster(
     def server(at: int, port: int, relay: TcpRelay) -> Tended:
         clock, trace = home / "control" / f"clock-{at}", home / "logs" / f"server-{at}.trace"
         command = [sys.executable, str(HERE / "served_server.py"), str(clock), str(trace), "serve", "--path", root]
-        command += ["--flush", flush, "--listen", f"127.0.0.1:{port}", "--advertise", f"127.0.0.1:{relay.port}"]
-        return Tended("server", lambda _: command, home / "logs" / f"server-{at}.log")
+        command += ["--flush", flush, "--listen", f"127.0.0.1:{port}"]
+        command += ["--advertise", f"127.0.0.1:{relay.port}"] if at else ["--workers", str(WORKERS)]
+        return Tended("server", lambda _: command, home / "logs" / f"server-{at}.log", has_workers=not at)
 
-    own_ports = [free_port() for _ in range(SERVERS)]
+    own_ports = [free_ports(WORKERS + 1), *(free_port() for _ in range(SERVERS - 1))]
     networks = [relays.enter_context(TcpRelay(port)) for port in own_ports]
     servers = [server(at, *each) for at, each in enumerate(zip(own_ports, networks, strict=True))]
     ports = [each.port for each in networks]
