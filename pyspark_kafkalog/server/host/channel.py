@@ -142,8 +142,9 @@ def read_units(content: bytes, topics: int, memory_bytes: int) -> NDArray[np.voi
     is_of_topic = (units["topic"] >= 0) & (units["topic"] < topics) & (units["partition"] >= 0)
     if not (is_inside & is_of_topic).all():
         raise ChannelError(f"expected batches within {memory_bytes} bytes and {topics} topics, found others")
-    counts_from_0 = (batches["position"] == 0) & (batches["base_offset"] == 0) & (batches["last_offset"] >= 0)
-    if not (counts_from_0 & (sizes >= RECORD_BATCH_OVERHEAD_BYTES)).all():
+    counts_from_0 = (batches["position"] == 0) & (batches["base_offset"] == 0)
+    is_whole = (batches["records_count"] > 0) & (batches["last_offset"] == batches["records_count"] - np.int64(1))
+    if not (counts_from_0 & is_whole & (sizes >= RECORD_BATCH_OVERHEAD_BYTES)).all():
         raise ChannelError("expected whole batches whose positions and offsets count from 0, found others")
     return units
 

@@ -235,7 +235,10 @@ DAMAGED = {
     "larger than memory": unit_row(size_bytes=MEMORY_BYTES + 1),
     "position of batch": unit_row(batch_position=1),
     "base offset": unit_row(base_offset=1),
-    "last offset": unit_row(last_offset=-1),
+    "last offset": unit_row(last_offset=3),
+    "no records": unit_row(records_count=0, last_offset=-1),
+    "negative records": unit_row(records_count=-5, last_offset=-6),
+    "least records": unit_row(records_count=-(1 << 31), last_offset=(1 << 31) - 1),
 }
 
 
