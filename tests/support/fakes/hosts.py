@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from builders.leader_writers import Served
+from builders.root_places import RootPlace
 from patience import PATIENCE_S
 
 from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches
@@ -49,7 +50,7 @@ class Host:
     """
 
     def __init__(
-        self, address: Path, path: Path, *, interval_ms: int = 0, clock: Callable[[], int] = monotonic_ms
+        self, address: Path, path: RootPlace, *, interval_ms: int = 0, clock: Callable[[], int] = monotonic_ms
     ) -> None:
         self.gate = threading.Event()
         self.gate.set()
@@ -116,7 +117,7 @@ class Host:
 class Worker:
     """A worker of the host, with a root of its own. `by_host` and `by_itself` count the units that were answered."""
 
-    def __init__(self, address: Path, path: Path) -> None:
+    def __init__(self, address: Path, path: RootPlace) -> None:
         self.served = Served(path)
         self.by_host = self.by_itself = 0
         own = GroupCommitter(self.served.writer, lambda changed: None, self._count_own, monotonic_ms=monotonic_ms)
@@ -132,7 +133,7 @@ class Worker:
 
 
 @asynccontextmanager
-async def working(address: Path, path: Path, count: int = 1) -> AsyncIterator[list[Worker]]:
+async def working(address: Path, path: RootPlace, count: int = 1) -> AsyncIterator[list[Worker]]:
     """So many workers, which end in the end."""
     workers = [Worker(address, path) for _ in range(count)]
     for each in workers:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from builders.controlled import create_log_dir
 from builders.leader_writers import T0, append, batch, mark, marker
+from builders.root_places import RootPlace
 from fakes.hosts import BareWorker, Host, Worker, results_message, working
 from open_files import descriptors, descriptors_before
 from patience import until
@@ -399,16 +400,19 @@ async def test_units_of_a_killed_committer_are_committed_once_or_unknown(
 
 
 async def test_batch_that_the_killed_committer_has_committed_is_found_by_its_sequence(
-    host: Host, path: Path, address: Path
+    root_place: RootPlace, address: Path
 ) -> None:
-    async with working(address, path) as (worker,):
+    create_log_dir(root_place, clock=lambda: T0).create_topic("a", 3)
+    host = Host(address, root_place)
+    async with working(address, root_place) as (worker,):
+        await worker.committer.commit(unit(b"0", sequence=0))
         host.gate.clear()
-        sent = worker.committer.submit(unit(b"once", sequence=0))
-        await until(lambda: host.begun)
+        sent = worker.committer.submit(unit(b"1", sequence=1))
+        await until(lambda: host.begun == 2)
         host.kill(commits=True)
         (found,) = await sent
-        assert (found.first_offset, found.is_duplicate) == (0, True)
-        assert values(worker) == [b"once"]
+        assert (found.first_offset, found.is_duplicate) == (1, True)
+        assert values(worker) == [b"0", b"1"]
 
 
 async def test_worker_commits_by_itself_in_order_until_a_committer_listens_again(
