@@ -157,9 +157,11 @@ class Connection:
     async def serve(self) -> None:
         """Handle requests until the connection ends, for whatever reason; closes the socket. Raises nothing."""
         try:
-            while (size := await self._next_size()) is not None:
-                await self._serve_frame(size)
-                await self._stay_muted()
+            while await self._input.some(self._limits.idle_max_s):
+                self._begin_usual()
+                if self._input.has(1):
+                    await self._serve_frame(await self._next_size())
+                    await self._stay_muted()
             self._check_failure()
         except CloseConnection as reason:
             self._log.info("closing the connection of %s:%d: %s", self._session.host, self._session.port, reason)
@@ -173,14 +175,32 @@ class Connection:
             finally:
                 self._transport.close()
 
-    async def _next_size(self) -> int | None:
-        """The size of the next frame; None at the end of the stream. Raises CloseConnection for an illegal size."""
-        head = await self._input.read(_SIZE.size, self._limits.idle_max_s)
-        if head is None:
-            return None
-        (size,) = _SIZE.unpack(head)
+    def _begin_usual(self) -> None:
+        """Begin the usual Produce requests that have arrived whole. A coroutine for each step would cost more."""
+        limit = min(self._limit, SMALL_REQUEST_BYTES)
+        while len(self._pending) < _IN_FLIGHT_MAX and self._failure is None and not self._session.mute_until_ms:
+            frame = self._input.whole_frame(ApiKey.PRODUCE, limit)
+            exchange = None if frame is None else self._dispatcher.straight(frame, self._session)
+            if frame is None or exchange is None:
+                return
+            held = self._requests.of(len(frame)).whole(len(frame))
+            if not held.take_at_once(len(frame)):
+                return
+            self._input.skip(_SIZE.size + len(frame))
+            self._pending.append(_Begun(exchange, held, self._handled))
+
+    @property
+    def _limit(self) -> int:
+        """The bytes that a frame may have now."""
         limits = self._limits
-        limit = limits.request_max_bytes if self._session.is_authenticated else limits.unauthenticated_max_bytes
+        return limits.request_max_bytes if self._session.is_authenticated else limits.unauthenticated_max_bytes
+
+    async def _next_size(self) -> int:
+        """The size of the next frame, of which some bytes are there. Raises CloseConnection for an illegal size."""
+        head = await self._input.read(_SIZE.size, self._limits.idle_max_s)
+        assert head is not None
+        (size,) = _SIZE.unpack(head)
+        limit = self._limit
         if not 0 < size <= limit:
             raise CloseConnection(f"expected a request of 1 to {limit} bytes, found {_other_protocol(head, size)}")
         return int(size)
@@ -424,9 +444,29 @@ class _Input:
         """Whether so many bytes are kept."""
         return len(self._rest) - self._start >= size
 
+    async def some(self, seconds_max: float) -> bool:
+        """Whether bytes are kept, or arrive; False at the end of the stream. Raises asyncio.TimeoutError."""
+        if not self.has(1):
+            self._rest, self._start = await self._transport.recv(_RECEIVE_BYTES, seconds_max), 0
+        return bool(self._rest)
+
     def take(self, size: int) -> bytearray:
         """At most so many of the bytes that are kept."""
         return bytearray(self._take(size))
+
+    def skip(self, size: int) -> None:
+        """Drop so many of the bytes that are kept."""
+        self._take(size)
+
+    def whole_frame(self, api_key: int, size_max: int) -> bytearray | None:
+        """A copy of the next frame, if it is of the API and at most so long, and all of it is kept; it stays here."""
+        begin = self._start + _SIZE.size
+        if len(self._rest) < begin + _API_KEY.size:
+            return None
+        (size,), (key,) = _SIZE.unpack_from(self._rest, self._start), _API_KEY.unpack_from(self._rest, begin)
+        if key != api_key or not _API_KEY.size <= size <= size_max or len(self._rest) - begin < size:
+            return None
+        return bytearray(memoryview(self._rest)[begin : begin + size])
 
     async def peek(self, size: int, seconds_max: float) -> bytes:
         """The next bytes, which are read again. Raises IncompleteReadError if the stream ends, asyncio.TimeoutError."""

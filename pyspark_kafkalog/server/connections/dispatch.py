@@ -89,7 +89,7 @@ class Dispatcher:
 
     async def open(self, frame: bytearray, session: Session) -> AnyExchange:
         """The exchange that the frame begins. Raises CloseConnection for one that is not answered."""
-        straight = self._straight(frame, session)
+        straight = self.straight(frame, session)
         if straight is not None:
             return straight
         sasl = self._policy.sasl
@@ -109,7 +109,7 @@ class Dispatcher:
         exchange = Exchange(role.context, self._policy, parsed, handler, body, session, len(frame), self._handled)
         return LongExchange(exchange, frame, self._long_requests) if parsed.has_many_elements else exchange
 
-    def _straight(self, frame: bytearray, session: Session) -> StraightProduce | None:
+    def straight(self, frame: bytearray, session: Session) -> StraightProduce | None:
         """The exchange of a usual Produce of a client without quotas; None if the general way has to decide."""
         request = parse_usual(frame)
         context, sasl, quotas = self._roles.current.context, self._policy.sasl, self._policy.quotas

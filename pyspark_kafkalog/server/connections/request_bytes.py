@@ -155,10 +155,10 @@ class HeldRequest:
 
     async def take(self, size_bytes: int) -> None:
         """Wait until so many more bytes are free, and take them. Raises asyncio.TimeoutError if the request ends."""
-        blocking = self._blocking(size_bytes)
-        if blocking is None:
-            self._charge(size_bytes)
+        if self.take_at_once(size_bytes):
             return
+        blocking = self._blocking(size_bytes)
+        assert blocking is not None
         loop = asyncio.get_running_loop()
         self._turn = loop.create_future()
         self.wanted_bytes = size_bytes
@@ -173,6 +173,13 @@ class HeldRequest:
                 account.waiting.pop(self, None)
             if self._is_arriving:  # nothing has arrived while nothing was read
                 self._marked_s, self._marked_bytes = loop.time(), self._arrived_bytes
+
+    def take_at_once(self, size_bytes: int) -> bool:
+        """Take so many more bytes if they are free."""
+        if self._blocking(size_bytes) is not None:
+            return False
+        self._charge(size_bytes)
+        return True
 
     def _blocking(self, size_bytes: int) -> _Account | None:
         """The account that has no room for so many bytes, or others that wait for them; that of an owner first."""

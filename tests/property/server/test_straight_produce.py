@@ -177,7 +177,7 @@ def roots(tmp_path: Path) -> tuple[Path, Path]:
 def straight(monkeypatch: pytest.MonkeyPatch, roots: tuple[Path, Path]) -> list[bool]:
     """Whether each request of the first root was handled straight; none of the second is."""
     found: list[bool] = []
-    real = Dispatcher._straight
+    real = Dispatcher.straight
 
     def counted(self: Dispatcher, *arguments: Any) -> StraightProduce | None:
         if self._roles.current.context.root.path != roots[0]:
@@ -186,7 +186,7 @@ def straight(monkeypatch: pytest.MonkeyPatch, roots: tuple[Path, Path]) -> list[
         found.append(exchange is not None)
         return exchange
 
-    monkeypatch.setattr(Dispatcher, "_straight", counted)
+    monkeypatch.setattr(Dispatcher, "straight", counted)
     return found
 
 

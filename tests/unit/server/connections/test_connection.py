@@ -52,10 +52,19 @@ class FakeExchange:
 class FakeDispatcher:
     begun: list[str] = field(default_factory=list)
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
+    opened: int = 0
+
+    def straight(self, frame: bytearray, session: Session) -> FakeExchange | None:
+        exchange = self._exchange(frame)
+        return exchange if exchange.name.startswith("usual") else None
 
     async def open(self, frame: bytearray, session: Session) -> FakeExchange:
+        self.opened += 1
         if frame == b"bad":
             raise CloseConnection("bad")
+        return self._exchange(frame)
+
+    def _exchange(self, frame: bytearray) -> FakeExchange:
         return FakeExchange(ApiKey(frame[1]), bytes(frame[2:32]).rstrip(b".").decode(), self)
 
     def hold(self, name: str) -> asyncio.Event:
@@ -137,6 +146,34 @@ async def test_produce_requests_begin_before_earlier_ones_are_answered_and_answe
         await asyncio.sleep(0.01)
         first.set()
         assert await client.receive(3) == b"abc"
+
+
+async def test_usual_produce_requests_that_have_arrived_whole_begin_without_the_general_way() -> None:
+    async with connected() as (client, dispatcher, _):
+        first = dispatcher.hold("usual1")
+        last = produce("usual3")
+        await client.send(produce("usual1") + produce("usual2") + last[:7])
+        await until(lambda: dispatcher.begun == ["usual1", "usual2"])
+        assert dispatcher.opened == 0
+        await client.send(last[7:] + produce("other") + produce("usual4"))
+        await until(lambda: dispatcher.begun[2:] == ["usual3", "other", "usual4"])
+        assert dispatcher.opened == 2  # the one that arrived in two parts, and the other one
+        first.set()
+        assert await client.receive(29) == b"usual1usual2usual3otherusual4"
+
+
+async def test_usual_requests_begin_as_far_as_there_is_room_for_them_and_for_answers() -> None:
+    async with connected() as (client, dispatcher, budget):
+        names = [f"usual{each:02d}" for each in range(40)]
+        gates = [dispatcher.hold(name) for name in names]
+        await client.send(b"".join(map(produce, names)))
+        await until(lambda: len(dispatcher.begun) >= 32)
+        await asyncio.sleep(0.01)
+        assert len(dispatcher.begun) <= 33
+        assert budget.used_bytes > 0
+        for gate in gates:
+            gate.set()
+        assert await client.receive(7 * 40) == b"".join(name.encode() for name in names)
 
 
 async def test_other_requests_begin_when_earlier_ones_are_answered() -> None:

@@ -65,6 +65,9 @@ class Server:
         self.tasks: list[asyncio.Task[None]] = []
         self._executor = ThreadPoolExecutor(1)
 
+    def straight(self, frame: bytearray, session: Session) -> None:
+        return None
+
     async def open(self, frame: bytearray, session: Session) -> Exchange:
         self.exchanges.append(Exchange(ApiKey(frame[1]), self.answer, self.gate))
         return self.exchanges[-1]
