@@ -10,6 +10,8 @@
 # make test-stores  the contract of object stores, and stores in trouble, with MinIO (needs Go) and Azurite (needs npm)
 # make test-clients  clients in Java, Python, Go and JavaScript at the server (needs Go and npm)
 # make differential  Spark's Kafka source and sink beside this package on the same data, DIFFERENTIAL_ARGS="--parts batch"
+# make bench-server  kafkalog serve beside a broker; likewise bench-many-cores, bench-object-store, bench-follow,
+#             bench-growth and the other programs of benchmarks/, with BENCH_ARGS="--help"
 # make docs   all pages and the reference of the Python API as a site with a search, build/docs/html/index.html
 # Requirements: Python 3.10 to 3.14 and make. Java 17 or newer is looked for, and installed when that is
 # possible (scripts/bootstrap.sh). PYTHON=... picks the interpreter for a new .venv.
@@ -29,7 +31,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 # Thousands of short-lived Python processes are started: none but the first is to compile the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo check test test-full test-spark test-stores test-clients docs lint pytest bench bench-stream bench-growth differential java chromium clean help
+.PHONY: demo check test test-full test-spark test-stores test-clients docs lint pytest bench differential java chromium clean help
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -93,11 +95,9 @@ test-clients: $(VENV)/.installed-test java
 bench: $(VENV)/.installed-test java
 	$(PY) benchmarks/bench_spark.py $(BENCH_ARGS)
 
-bench-stream: $(VENV)/.installed-test java
-	$(PY) benchmarks/bench_stream.py $(BENCH_ARGS)
-
-bench-growth: $(VENV)/.installed-test
-	$(PY) benchmarks/bench_growth.py $(BENCH_ARGS)
+# bench-server, bench-many-cores, bench-object-store, bench-follow, bench-stream, bench-growth and the others
+bench-%: $(VENV)/.installed-test java
+	$(PY) benchmarks/bench_$(subst -,_,$*).py $(BENCH_ARGS)
 
 differential: export SPARK_SUBMIT_OPTS ?= $(QUICK_JAVA)
 differential: export OPENBLAS_NUM_THREADS ?= 1

@@ -4,7 +4,8 @@
 
 This process plays the workers: it fills their memory with batches that it has made before, sends their rows, and takes
 the results. The committer is a process of its own, whose CPU is counted; a committer that commits as many batches as it
-can uses a whole core, so the rate at saturation is a second by the CPU of a batch, whatever else the machine does.
+can uses a whole core, so the rate at saturation is a second by the CPU of a batch, whatever else the machine does. When
+it ends it tells the shares of its time in which it has held the root's lock, and has waited for it.
 
 examples:
   python benchmarks/bench_host_committer.py
@@ -24,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
@@ -32,12 +33,14 @@ import numpy as np
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.metadata.root_lock import KeptRootLock
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, BASE_SEQUENCE_AT, CRC_AT, crc32c
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.record.scan import as_bytes_array, scan_batches
 from pyspark_kafkalog.server.host import channel
 from pyspark_kafkalog.server.host.channel import CheckedFor, Kind
 from pyspark_kafkalog.server.host.committer import Link
+from pyspark_kafkalog.tools.main import main as kafkalog
 
 _TOPIC: Final = "batches"
 _FIRST_PRODUCER_ID: Final = 1000
@@ -142,7 +145,7 @@ def run(options: argparse.Namespace, home: Path) -> None:
     checked_for = CheckedFor(_TOPIC, topic.topic_id, native.configs.of(native.store.image, topic))
     address = home / "committer"
     profile = ("-m", "cProfile", "-o", options.profile) if options.profile else ()
-    command = [sys.executable, *profile, "-m", "pyspark_kafkalog", "serve", "--path", str(root)]
+    command = [sys.executable, *profile, __file__, "serve", "--path", str(root)]
     command += ["--flush", options.flush, "--commits-at", str(address), "--supervisor", str(os.getpid())]
     with subprocess.Popen(command) as process:
         try:
@@ -166,7 +169,36 @@ def _commits(root: Path) -> int:
     return sum(1 for each in root.joinpath(METADATA_DIR).glob("*.log"))
 
 
+def serve() -> None:
+    """Be the committer, as the arguments of the command say, and tell how its time with the root's lock was."""
+    waited_s = held_s = entered_s = 0.0
+    first_s = None
+    enter, leave = KeptRootLock.__enter__, KeptRootLock.__exit__
+
+    def timed_enter(lock: KeptRootLock) -> None:
+        nonlocal waited_s, entered_s, first_s
+        began_s = time.monotonic()
+        first_s = began_s if first_s is None else first_s
+        enter(lock)
+        entered_s = time.monotonic()
+        waited_s += entered_s - began_s
+
+    def timed_leave(lock: KeptRootLock, *error: Any) -> None:
+        nonlocal held_s
+        held_s += time.monotonic() - entered_s
+        leave(lock, *error)
+
+    KeptRootLock.__enter__, KeptRootLock.__exit__ = timed_enter, timed_leave  # type: ignore[method-assign]
+    code = kafkalog()
+    if first_s is not None:
+        passed_s = time.monotonic() - first_s
+        print(f"the lock was held {held_s / passed_s:.0%} of the time, and waited for {waited_s / passed_s:.1%}")
+    raise SystemExit(code)
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["serve"]:
+        serve()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--in-flight", type=int, default=5, help="batches of a worker at once (default: 5)")
