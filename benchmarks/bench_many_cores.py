@@ -165,7 +165,10 @@ def contending(name: str, home: Path) -> Iterator[Contender]:
     with serving(home / "log", "--flush", "os", "--workers", workers) as server:
         AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(timeout=_TOPIC_SECONDS_MAX)
         children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
-        yield Contender(name, server.bootstrap, [server.process.pid, *map(int, children)])
+        try:
+            yield Contender(name, server.bootstrap, [server.process.pid, *map(int, children)])
+        finally:
+            server.stop()  # the workers too, which write to `home`
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int) -> None:

@@ -19,6 +19,7 @@ If one of both ends, the other finds the end of the socket. The memory goes with
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
 import pickle
@@ -266,12 +267,14 @@ class Ring:
 def shared_memory(size_bytes: int) -> int:
     """The descriptor of new memory without a name, which processes can share."""
     if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("kafkalog-batches")
+        fd = os.memfd_create("kafkalog-batches", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     else:
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
     try:
         os.ftruncate(fd, size_bytes)
+        if hasattr(os, "memfd_create"):  # the committer would be killed for bytes that are gone
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     except BaseException:
         os.close(fd)
         raise
