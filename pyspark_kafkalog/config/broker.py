@@ -9,7 +9,7 @@ TransactionLogConfig, GroupCoordinatorConfig, MetadataLogConfig and kafka.server
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -27,6 +27,7 @@ from pyspark_kafkalog.config.topic import TOPIC_CONFIGS, LogConfig
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.record.codecs.codec import CODECS
 from pyspark_kafkalog.units import DAY_MS, HOUR_MS, MIB
+from pyspark_kafkalog.values import dataclass
 
 _DEFINITIONS: Final = (
     ConfigDefinition(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from math import isinf
@@ -17,6 +16,7 @@ from typing import Final, Literal, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.units import DAY_MS, INT32_MAX, INT64_MAX
+from pyspark_kafkalog.values import dataclass
 from pyspark_kafkalog.version import KafkaVersion
 
 ConfigValue = bool | int | float | str | tuple[str, ...] | None

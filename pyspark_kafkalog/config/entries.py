@@ -16,7 +16,6 @@ org.apache.kafka.common.requests.DescribeConfigsResponse.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from typing import Any
@@ -25,6 +24,7 @@ from pyspark_kafkalog.config.broker import BROKER_CONFIGS
 from pyspark_kafkalog.config.definitions import ConfigDefinition, ConfigType, format_value
 from pyspark_kafkalog.config.group import GROUP_CONFIGS
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS, topic_config_values
+from pyspark_kafkalog.values import dataclass
 
 
 class ConfigSource(IntEnum):

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -33,6 +32,7 @@ from pyspark_kafkalog.config.definitions import (
     one_of,
 )
 from pyspark_kafkalog.errors import InvalidConfigError
+from pyspark_kafkalog.values import dataclass
 from pyspark_kafkalog.version import KafkaVersion
 
 SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"

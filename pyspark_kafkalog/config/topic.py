@@ -9,7 +9,7 @@ kafka.server.KafkaConfig.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from random import Random
 from types import MappingProxyType
 from typing import Any, Final
@@ -32,6 +32,7 @@ from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.record.codecs.codec import CODECS, TOPIC_CODEC_NAMES, CompressionType, Levels, codec_named
 from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.units import DAY_MS, HOUR_MS, INT32_MAX, INT64_MAX, MIB, MINUTE_MS
+from pyspark_kafkalog.values import dataclass
 from pyspark_kafkalog.version import KafkaVersion
 
 __all__ = ["TOPIC_CONFIGS", "LogConfig", "topic_config_values", "validate_topic_config", "validate_topic_configs"]

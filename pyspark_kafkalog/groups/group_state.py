@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Final, Literal, TypeAlias, TypeVar
 
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.messages.codec import Message
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.values import dataclass
 
 GroupType: TypeAlias = Literal["Classic", "Consumer", "Share", "Streams"]
 

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, NoReturn, TypeAlias
+
+from pyspark_kafkalog.values import dataclass
 
 _SHOWN_CHARS: Final = 20
 

@@ -24,7 +24,7 @@ import functools
 import importlib.util
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from pyspark_kafkalog.errors import missing_package
@@ -39,6 +39,7 @@ from pyspark_kafkalog.java_regex.characters import (
     single,
 )
 from pyspark_kafkalog.units import INT32_MAX, MIB
+from pyspark_kafkalog.values import dataclass
 
 _NAME_CHARS_MAX: Final = 249
 _NESTED_MAX: Final = 50

@@ -29,7 +29,6 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -42,6 +41,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     RemoveAccessControlEntryRecord,
 )
 from pyspark_kafkalog.storage.names import check_principal, random_uuid
+from pyspark_kafkalog.values import dataclass
 
 #: Longer texts are no addresses, and are not kept.
 _ADDRESS_CHARS_MAX: Final = 128

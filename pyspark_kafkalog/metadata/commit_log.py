@@ -14,7 +14,7 @@ snapshot is due, or whether the image's files were removed, therefore reads noth
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Final, Protocol
 
@@ -31,7 +31,7 @@ from pyspark_kafkalog.record.header import (
     BatchHeader,
 )
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_varint, seal
-from pyspark_kafkalog.values import quick_dataclass
+from pyspark_kafkalog.values import dataclass, quick_dataclass
 
 #: A larger commit is treated as damaged, to bound reads. It has room for the states of 100,000 partitions.
 MAX_COMMIT_BYTES: Final = 16 << 20

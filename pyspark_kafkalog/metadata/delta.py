@@ -9,7 +9,7 @@ ProducerIdsDelta, AclsDelta, ScramDelta, ClientQuotasDelta).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -100,6 +100,7 @@ from pyspark_kafkalog.record.header import NO_PRODUCER_ID
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import OFFSETS_TOPIC, validate_topic_name
 from pyspark_kafkalog.storage.objects.data_object import parse_rows
+from pyspark_kafkalog.values import dataclass
 
 _NO_LEADER_CHANGE: Final = -2
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -33,6 +32,7 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.metadata.messages.metadata_records import DataObjectRecord, Run, TopicRuns
 from pyspark_kafkalog.storage.names import decode_uuid, encode_uuid
 from pyspark_kafkalog.storage.objects.data_object import PRODUCER_BATCH_DTYPE, RUN_DTYPE, last_of_each_producer
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.objects.upload import WrittenObject

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog
@@ -28,6 +27,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     WriteCommitRecord,
 )
 from pyspark_kafkalog.metadata.messages.records import NO_TRANSACTION_VERSION
+from pyspark_kafkalog.values import dataclass
 
 _COMMITS_AT_ONCE: Final = 100
 

@@ -13,7 +13,7 @@ data (extents.py), the transactional ids.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from pyspark_kafkalog.errors import InvalidRecordError, UnknownTopicError
@@ -54,7 +54,7 @@ from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEn
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import OFFSETS_TOPIC, TopicPartition
 from pyspark_kafkalog.storage.objects.data_object import RUN_DTYPE, encode_rows
-from pyspark_kafkalog.values import quick_dataclass
+from pyspark_kafkalog.values import dataclass, quick_dataclass
 
 BROKER_RESOURCE: Final = 4
 GROUP_RESOURCE: Final = 32

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +28,7 @@ from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import FileSystem, pread
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
 from pyspark_kafkalog.units import content_text
+from pyspark_kafkalog.values import dataclass
 
 #: The version of new roots. CONTRIBUTING.md ("Change the on-disk format") lists the steps for a new version.
 FORMAT_VERSION: Final = 1

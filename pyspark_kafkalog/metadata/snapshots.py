@@ -23,7 +23,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
@@ -44,6 +43,7 @@ from pyspark_kafkalog.record.control import (
 )
 from pyspark_kafkalog.record.reference import Record, decode_batch, decode_values, encode_batch
 from pyspark_kafkalog.storage.names import CHECKPOINT_SUFFIX
+from pyspark_kafkalog.values import dataclass
 
 POINTER_FILE: Final = "kafkalog-newest-snapshot"
 

@@ -32,7 +32,7 @@ import math
 import random
 import string
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Final, TypeAlias
 
@@ -54,6 +54,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     UserScramCredentialRecord,
 )
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
+from pyspark_kafkalog.values import dataclass
 
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384

@@ -25,7 +25,6 @@ import os
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -51,6 +50,7 @@ from pyspark_kafkalog.object_store.store import (
 )
 from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.units import SECOND_MS
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.record.header import Buffer

@@ -15,12 +15,13 @@ it would become a directory of that name below the working directory.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.object_store.store import check_key
+from pyspark_kafkalog.values import dataclass
 
 _S3: Final = ("s3", "s3a", "s3n")
 _AZURE_WITH_HOST: Final = ("abfs", "abfss", "wasb", "wasbs")

@@ -26,7 +26,6 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark_kafkalog.errors import CommitStateUnknownError
@@ -39,6 +38,7 @@ from pyspark_kafkalog.object_store.store import (
     StoreCredentialsError,
     StoreRefusedError,
 )
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.record.header import Buffer

@@ -18,13 +18,14 @@ from __future__ import annotations
 import configparser
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.object_store.location import ObjectLocation
+from pyspark_kafkalog.values import dataclass
 
 #: What Spark writes in place of a secret (org.apache.spark.util.Utils.REDACTION_REPLACEMENT_TEXT).
 REDACTED: Final = "*********(redacted)"

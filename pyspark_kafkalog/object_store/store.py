@@ -12,10 +12,10 @@ request makes it; parts of an interrupted multipart upload remain in the bucket 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark_kafkalog.errors import KafkalogError
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.record.header import Buffer

@@ -22,12 +22,12 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeVar
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, UnsupportedFormatError
 from pyspark_kafkalog.record.reference import MalformedVarintError, encode_unsigned_varint, read_unsigned_varint
+from pyspark_kafkalog.values import dataclass
 
 CONTROL_KEY_VERSION: Final = 0
 _KEY = struct.Struct(">hh")

@@ -25,7 +25,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -47,6 +47,7 @@ from pyspark_kafkalog.record.header import (
 )
 from pyspark_kafkalog.record.reference import MAX_DECODED, Record, encode_batch
 from pyspark_kafkalog.units import INT64_MAX
+from pyspark_kafkalog.values import dataclass
 
 #: The smallest length of a message of format 0, and of format 1, after the length field.
 _SMALLEST_LENGTHS: Final = (14, 22)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS, BrokerConfig
@@ -51,6 +51,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 from pyspark_kafkalog.metadata.root_format import TIERED_FORMAT_VERSION
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, random_uuid, validate_topic_name
 from pyspark_kafkalog.tiered.remote_storage import LAYOUT_CONFIG, LOCATION_CONFIG, check_location
+from pyspark_kafkalog.values import dataclass
 
 MAX_PARTITIONS_PER_COMMIT: Final = 10_000
 

@@ -18,7 +18,7 @@ import os
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Final
 
@@ -47,6 +47,7 @@ from pyspark_kafkalog.tiered.remote_log import (
 )
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import INT64_MAX
+from pyspark_kafkalog.values import dataclass
 
 INLINE_CACHE_BYTES: Final = 32 << 20
 _GROUPS_CACHE_BYTES: Final = 8 << 20

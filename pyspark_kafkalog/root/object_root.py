@@ -11,7 +11,7 @@ dropped by the commit that deletes them, and deleted by the clean-up after file.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, anothe
 from pyspark_kafkalog.storage.filesystem import FlushMode, time_ms
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.objects.upload import WrittenObject
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.commit.object_engine import ObjectEngine

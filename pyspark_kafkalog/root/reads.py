@@ -17,7 +17,6 @@ import threading
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -33,6 +32,7 @@ from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription, 
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry, LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import LEADER_EPOCH_CHECKPOINT
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, get_args, overload
 
@@ -49,7 +49,7 @@ from pyspark_kafkalog.tiered.remote_log import RemoteLog, tiered_extents
 from pyspark_kafkalog.tiered.remote_storage import OwnStorage, own_remote_log
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import plural
-from pyspark_kafkalog.values import check_one_of
+from pyspark_kafkalog.values import check_one_of, dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.producers import ProducerState

@@ -32,7 +32,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias, get_args
 
@@ -54,7 +54,7 @@ from pyspark_kafkalog.storage.objects.spool import ScratchDirectory
 from pyspark_kafkalog.storage.objects.upload import UploadTask, WrittenObject, upload
 from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask, discard_staged
 from pyspark_kafkalog.units import INT16_MAX, INT64_MAX, iso_utc
-from pyspark_kafkalog.values import check_one_of
+from pyspark_kafkalog.values import check_one_of, dataclass
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ import binascii
 import random
 import re
 import uuid
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -24,6 +23,7 @@ from pyspark_kafkalog.errors import (
     LogDirError,
 )
 from pyspark_kafkalog.units import INT16_MAX, INT32_MAX, INT64_MAX, content_text
+from pyspark_kafkalog.values import dataclass
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"

@@ -42,7 +42,7 @@ import re
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -64,6 +64,7 @@ from pyspark_kafkalog.storage.names import (
     partition_path,
 )
 from pyspark_kafkalog.units import NS_PER_MS
+from pyspark_kafkalog.values import dataclass
 
 #: What a task stages in one partition before the partition gets a file of its own. The commit copies this, and copying
 #: it costs less than a millisecond.

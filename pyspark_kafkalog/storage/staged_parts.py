@@ -11,7 +11,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,6 +23,7 @@ from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import preadv, share_of_descriptors
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staged_file import StagedFile
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
@@ -51,6 +50,7 @@ from pyspark_kafkalog.tiered.objects import (
 )
 from pyspark_kafkalog.tiered.segments import UUID_CHARS, RemoteSegment, TopicIdPartition, is_uuid
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX, content_text
+from pyspark_kafkalog.values import dataclass
 
 LOG: Final = ".log"
 INDEXES: Final = ".indexes"

@@ -30,7 +30,6 @@ import binascii
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -51,6 +50,7 @@ from pyspark_kafkalog.storage.names import validate_topic_name
 from pyspark_kafkalog.tiered.objects import IndexKind, wrong_bytes
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition, check_leader_epochs, is_uuid
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
+from pyspark_kafkalog.values import dataclass
 
 #: Larger manifests are taken for damage: one of a segment of 2 GiB in chunks of 4 KiB has 2 MiB.
 MANIFEST_BYTES_MAX: Final = 16 << 20

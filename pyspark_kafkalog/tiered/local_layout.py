@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
 
 from pyspark_kafkalog.errors import CorruptRecordError
@@ -42,6 +41,7 @@ from pyspark_kafkalog.tiered.objects import (
 )
 from pyspark_kafkalog.tiered.segments import UUID_CHARS, RemoteSegment, TopicIdPartition, clamp_epochs, is_uuid
 from pyspark_kafkalog.units import INT64_MAX
+from pyspark_kafkalog.values import dataclass
 
 #: LocalTieredStorage makes this folder in the directory that `rsm.config.dir` names.
 FOLDER: Final = "kafka-tiered-storage"

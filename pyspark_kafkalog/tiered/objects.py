@@ -32,7 +32,6 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -54,6 +53,7 @@ from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, pread
 from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
 from pyspark_kafkalog.units import NS_PER_MS
+from pyspark_kafkalog.values import dataclass
 
 _PUT_ATTEMPTS: Final = 10
 

@@ -18,7 +18,6 @@ import json
 import mmap
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
 from pathlib import Path
@@ -55,6 +54,7 @@ from pyspark_kafkalog.tiered.objects import (
 )
 from pyspark_kafkalog.tiered.segments import TopicIdPartition, clamp_epochs
 from pyspark_kafkalog.units import MIB
+from pyspark_kafkalog.values import dataclass
 
 #: What the manifest calls a chunk; the plugin's documentation recommends it.
 _CHUNK_BYTES: Final = 4 * MIB

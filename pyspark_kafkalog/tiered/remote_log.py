@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
@@ -43,6 +43,7 @@ from pyspark_kafkalog.tiered.objects import (
     process_cache,
 )
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -22,7 +22,7 @@ import struct
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
@@ -47,6 +47,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.names import decode_uuid
 from pyspark_kafkalog.storage.segment.reader import Extent, SegmentReader
 from pyspark_kafkalog.tiered.segments import RemoteSegment, RemoteSegmentState, TopicIdPartition, check_leader_epochs
+from pyspark_kafkalog.values import dataclass
 
 REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
 _DELETE_PARTITION_FINISHED: Final = 2

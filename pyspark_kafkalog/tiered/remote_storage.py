@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -38,6 +37,7 @@ from pyspark_kafkalog.tiered.objects import DirectoryObjects, ReadableObjects, S
 from pyspark_kafkalog.tiered.own_segments import OwnLayout, dropped_keys, segment_keys
 from pyspark_kafkalog.tiered.remote_log import RemoteExtent, RemoteLog, has_transaction_index
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
+from pyspark_kafkalog.values import dataclass
 
 LAYOUTS: Final = ("local", "aiven")
 _LOOKED_AT_MAX: Final = 1000

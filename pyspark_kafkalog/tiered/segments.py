@@ -17,13 +17,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from operator import attrgetter
 from typing import Final
 
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.values import dataclass
 
 #: Kafka's Uuid as text: 16 bytes of base64url, without padding. It may begin with `-`, and hold `-` and `_`.
 UUID_CHARS: Final = 22

@@ -35,7 +35,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -46,6 +45,7 @@ from pyspark_kafkalog.object_store.location import is_object_url, parse_location
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.tools.dump.java_text import parse_long
 from pyspark_kafkalog.units import EPOCH, INT32_MAX, printable
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.log_dir import LogDir
@@ -212,7 +212,7 @@ def later(function: str) -> Callable[[argparse.Namespace], int]:
 
     def run(options: argparse.Namespace) -> int:
         module, _, name = function.partition(":")
-        with _without_collections():
+        with without_collections():
             loaded = importlib.import_module(f"{__package__}.{module}")
         exit_code: int = getattr(loaded, name)(options)
         return exit_code
@@ -221,7 +221,7 @@ def later(function: str) -> Callable[[argparse.Namespace], int]:
 
 
 @contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
+def without_collections() -> Iterator[None]:
     """For the imports of a large command: they make no garbage worth a tenth of their time to look for it."""
     was_enabled = gc.isenabled()
     gc.disable()

@@ -24,7 +24,6 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -49,6 +48,7 @@ from pyspark_kafkalog.tools.output import Column, Output, add_output, aligned, o
 from pyspark_kafkalog.tools.running import open_log_dir, warn_of_unread_offsets
 from pyspark_kafkalog.tools.terminal import NO_VALUE, Grid, Heading
 from pyspark_kafkalog.units import printable
+from pyspark_kafkalog.values import dataclass
 
 _ACTIONS: Final = ("list", "describe", "delete", "reset_offsets", "delete_offsets")
 _NO_FILTER: Final = ""

@@ -28,7 +28,6 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -68,6 +67,7 @@ from pyspark_kafkalog.tools.output import add_output, output_of, table
 from pyspark_kafkalog.tools.running import describe_topic
 from pyspark_kafkalog.tools.terminal import NO_VALUE, Grid, Heading, number_text
 from pyspark_kafkalog.units import size_text
+from pyspark_kafkalog.values import dataclass
 
 _DU_HELP: Final = """\
 `kafkalog du`: disk usage of a log directory, by topic, partition, segment or kind of file, largest first.

@@ -23,6 +23,7 @@ from pyspark_kafkalog.tools.command import (
     one_line,
     path_of_environment,
     path_or_url,
+    without_collections,
 )
 from pyspark_kafkalog.tools.set_up import complete
 from pyspark_kafkalog.version import __version__
@@ -137,7 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise_descriptor_limit()
         bound_address_space()
     command = arguments[0]
-    parser = command_parser(command)
+    with without_collections():
+        parser = command_parser(command)
     for stream in (sys.stdout, sys.stderr):
         # File names may contain bytes that are not text; the output is UTF-8 in every locale.
         if hasattr(stream, "reconfigure"):

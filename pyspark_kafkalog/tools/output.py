@@ -17,12 +17,12 @@ import argparse
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
 from pyspark_kafkalog.tools.terminal import NO_VALUE, Grid, is_for_people, print_grid
 from pyspark_kafkalog.units import json_line, printable
+from pyspark_kafkalog.values import dataclass
 
 Value = TypeVar("Value")
 Tree = Mapping[str, Any]

@@ -12,13 +12,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.units import printable
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     from rich.console import Console

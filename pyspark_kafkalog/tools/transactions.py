@@ -30,7 +30,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -56,6 +56,7 @@ from pyspark_kafkalog.tools.command import Failures, UsageError, add_path, add_r
 from pyspark_kafkalog.tools.output import Output, Tree, add_output, output_of, padded_table
 from pyspark_kafkalog.tools.running import describe_topic, open_log_dir, warn_of_unread_offsets
 from pyspark_kafkalog.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, printable
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.transactions.end_transaction import EndedPartition, TransactionOutcome

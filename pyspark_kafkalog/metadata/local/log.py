@@ -41,7 +41,6 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -64,6 +63,7 @@ from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, crc32c, 
 from pyspark_kafkalog.storage.below_root import open_file, scan
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space, open_to_read, pread, temporary_path
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
+from pyspark_kafkalog.values import dataclass
 
 FileState: TypeAlias = tuple[int, int, int]
 

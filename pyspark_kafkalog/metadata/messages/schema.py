@@ -41,13 +41,13 @@ import json
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
 from pyspark_kafkalog.units import INT16_MAX, INT32_MAX
+from pyspark_kafkalog.values import dataclass
 from pyspark_kafkalog.version import KafkaVersion
 
 if TYPE_CHECKING:

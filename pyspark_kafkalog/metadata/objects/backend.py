@@ -30,7 +30,6 @@ import logging
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from typing import Final
@@ -81,6 +80,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, parse_
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import META_PROPERTIES
 from pyspark_kafkalog.threads import side_by_side
+from pyspark_kafkalog.values import dataclass
 
 POINTER_KEY: Final = metadata_key(POINTER_FILE)
 

@@ -58,7 +58,6 @@ import re
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -84,6 +83,7 @@ from pyspark_kafkalog.record.header import parse_header
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.names import LOG_SUFFIX
 from pyspark_kafkalog.threads import side_by_side
+from pyspark_kafkalog.values import dataclass
 
 #: An object of this size or more is not carried by the next commit. Equal to the least distance of snapshots, so that
 #: a chain ends about where a snapshot is due.

@@ -30,11 +30,11 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pyspark_kafkalog.metadata.backend import Look, Pause
 from pyspark_kafkalog.metadata.messages.metadata_records import WriterTurn
+from pyspark_kafkalog.values import dataclass
 
 #: The turns of all busy writers together last as long as so many requests of the fastest, within the limits of each.
 REQUESTS_A_ROUND: Final = 28

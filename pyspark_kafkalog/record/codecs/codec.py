@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +32,7 @@ from pyspark_kafkalog.errors import (
     UnsupportedFormatError,
 )
 from pyspark_kafkalog.units import MIB
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -32,7 +32,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -58,6 +58,7 @@ from pyspark_kafkalog.storage.names import (
     partition_path,
 )
 from pyspark_kafkalog.storage.segment.reader import LocalExtent, SegmentReader
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.brokers.remote_logs import RemoteLogs

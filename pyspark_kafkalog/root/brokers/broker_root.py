@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -57,6 +56,7 @@ from pyspark_kafkalog.storage.names import (
     partition_path,
     segment_file,
 )
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.brokers.remote_logs import RemoteLogs

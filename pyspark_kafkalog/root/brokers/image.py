@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -64,6 +64,7 @@ from pyspark_kafkalog.storage.below_root import scan
 from pyspark_kafkalog.storage.filesystem import open_to_read
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, parse_metadata_snapshot, segment_file, validate_topic_name
 from pyspark_kafkalog.units import MIB
+from pyspark_kafkalog.values import dataclass
 
 #: No controller writes a larger batch (KafkaRaftClient.MAX_BATCH_SIZE_BYTES is 8 MiB).
 _BATCH_BYTES_MAX: Final = 64 * MIB

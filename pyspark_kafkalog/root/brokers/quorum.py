@@ -31,7 +31,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +46,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, Root
 from pyspark_kafkalog.storage.filesystem import read_text_file
 from pyspark_kafkalog.storage.names import META_PROPERTIES, encode_uuid
 from pyspark_kafkalog.units import INT32_MAX, content_text
+from pyspark_kafkalog.values import dataclass
 
 COPY_MARKER: Final = "kafkalog-observer"
 

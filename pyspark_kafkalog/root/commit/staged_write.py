@@ -25,7 +25,6 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +55,7 @@ from pyspark_kafkalog.storage.staged_file import (
     staged_in,
 )
 from pyspark_kafkalog.storage.staged_parts import StagedFiles, StagedPart
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:  # they import compiled code, which a write to an object store does not need
     from pyspark_kafkalog.root.commit.open_logs import FileCommits, OpenLogs

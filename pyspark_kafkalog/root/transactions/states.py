@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -34,6 +33,7 @@ from pyspark_kafkalog.storage.log.producers import ProducerState
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.values import dataclass
 
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 

@@ -40,7 +40,6 @@ import fcntl
 import os
 import re
 import struct
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
 from pathlib import Path
@@ -54,6 +53,7 @@ from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, read_text_file
 from pyspark_kafkalog.storage.names import META_PROPERTIES, decode_uuid, encode_uuid
 from pyspark_kafkalog.units import content_text
+from pyspark_kafkalog.values import dataclass
 
 _LATEST_PROPERTIES_VERSION: Final = 1
 _MAX_PROPERTIES_BYTES: Final = 1 << 20

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -41,6 +41,7 @@ from pyspark_kafkalog.storage.names import (
     partition_path,
     segment_file,
 )
+from pyspark_kafkalog.values import dataclass
 
 _BESIDE_LOG: Final = (*SEGMENT_SUFFIXES[1:], PRODUCER_SNAPSHOT_SUFFIX)
 _SWAP_RETRIES: Final = 20

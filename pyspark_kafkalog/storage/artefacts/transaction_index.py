@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
@@ -28,6 +27,7 @@ from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES
 from pyspark_kafkalog.storage.artefacts.index_file import check_entries, read_entries
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, pread
 from pyspark_kafkalog.units import INT32_MAX
+from pyspark_kafkalog.values import dataclass
 
 TXN_INDEX_ENTRY_BYTES: Final = 34
 

@@ -23,7 +23,7 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -39,6 +39,7 @@ from pyspark_kafkalog.storage.names import LOG_SUFFIX, TXN_INDEX_SUFFIX, segment
 from pyspark_kafkalog.storage.segment.reader import BatchRun
 from pyspark_kafkalog.storage.segment.stored import listed_segments
 from pyspark_kafkalog.units import INT64_MAX
+from pyspark_kafkalog.values import dataclass
 
 _logger = logging.getLogger(__name__)
 

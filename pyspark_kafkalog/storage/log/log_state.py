@@ -17,7 +17,6 @@ which a broker writes after the marker: readers take aborted transactions from t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -29,7 +28,7 @@ from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offse
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.segment.reader import LocalExtent, SegmentReader
 from pyspark_kafkalog.units import INT64_MAX
-from pyspark_kafkalog.values import quick_dataclass
+from pyspark_kafkalog.values import dataclass, quick_dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.producers import ProducerStateManager

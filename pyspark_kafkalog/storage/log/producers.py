@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -47,7 +47,7 @@ from pyspark_kafkalog.storage.artefacts.producer_snapshot import (
     ProducerStateEntry,
 )
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
-from pyspark_kafkalog.values import quick_dataclass
+from pyspark_kafkalog.values import dataclass, quick_dataclass
 
 BATCHES_TO_RETAIN: Final = 5
 

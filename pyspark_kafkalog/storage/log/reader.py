@@ -12,7 +12,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -54,6 +54,7 @@ from pyspark_kafkalog.storage.names import (
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES, BatchRun, Extent, LocalExtent, SegmentReader
 from pyspark_kafkalog.storage.segment.stored import first_since, forget_listing, latest_in, listed_segments
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX, MIB
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

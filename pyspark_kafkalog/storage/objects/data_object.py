@@ -44,7 +44,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from typing import Final
 
@@ -57,6 +57,7 @@ from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, Buffer, 
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.names import decode_uuid, encode_uuid
 from pyspark_kafkalog.units import INT32_MAX, content_text
+from pyspark_kafkalog.values import dataclass
 
 DATA_FOLDER: Final = "data"
 _KEY: Final = re.compile(DATA_FOLDER + r"/([0-9a-zA-Z]+)-([0-9]{1,19})-([0-9]{1,9})-([0-9]{1,19})\.batches")

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final, Protocol
 
@@ -43,6 +42,7 @@ from pyspark_kafkalog.storage.filesystem import ThreadPool
 from pyspark_kafkalog.storage.objects.data_object import TABLE_ENTRY_BYTES, parse_table
 from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX
 from pyspark_kafkalog.units import INT32_MAX, KIB, MIB
+from pyspark_kafkalog.values import dataclass
 
 #: A larger run is got in pieces of this size, or one batch each.
 PIECE_BYTES: Final = 4 * MIB

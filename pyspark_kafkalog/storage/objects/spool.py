@@ -25,7 +25,6 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -35,6 +34,7 @@ from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.storage.filesystem import LOCAL, pread
 from pyspark_kafkalog.storage.objects.run_source import ObjectBytes
 from pyspark_kafkalog.units import MIB
+from pyspark_kafkalog.values import dataclass
 
 #: What one request gets at most, and how many objects are got at once: their product bounds the memory.
 WINDOW_BYTES: Final = 16 * MIB

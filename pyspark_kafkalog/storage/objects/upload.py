@@ -14,7 +14,6 @@ Memory: one object. A crash leaves objects that no commit names; the clean-up de
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -42,6 +41,7 @@ from pyspark_kafkalog.storage.objects.data_object import (
 from pyspark_kafkalog.storage.staged_file import StagedFile
 from pyspark_kafkalog.storage.staged_parts import StagedFiles, StagedPart
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX, KIB, MIB
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.leader_append import LeaderBatches  # loads the kernels

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -51,6 +51,7 @@ from pyspark_kafkalog.storage.artefacts.index_file import (
 from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import pread, preadv
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file
+from pyspark_kafkalog.values import dataclass
 
 CHUNK_BYTES: Final = 4 << 20
 #: A longer batch is taken for damage, so that no length on disk can cause unbounded use of memory.

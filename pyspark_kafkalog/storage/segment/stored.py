@@ -25,7 +25,6 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple, overload
@@ -48,6 +47,7 @@ from pyspark_kafkalog.storage.names import (
 )
 from pyspark_kafkalog.storage.segment.reader import Extent, LocalExtent, SegmentReader
 from pyspark_kafkalog.units import INT64_MAX, NS_PER_MS
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.log_state import LogState

@@ -29,6 +29,23 @@ _SHOW_LOADED = (
     "assert not code, code\n"
     "print('\\n' + ' '.join(sys.modules))\n"
 )
+#: Prints the modules with a class that `dataclasses` itself has made, and the number of methods that were compiled.
+_SHOW_COMPILED = (
+    "import dataclasses\n"
+    "at_once, late = set(), []\n"
+    "usual = dataclasses.dataclass\n"
+    "def counted(cls=None, /, **options):\n"
+    "    if cls is None:\n"
+    "        return lambda cls: counted(cls, **options)\n"
+    "    at_once.update({cls.__module__} if 'init' not in options else ())\n"
+    "    return usual(cls, **options)\n"
+    "dataclasses.dataclass = counted\n"
+    "from pyspark_kafkalog import values\n"
+    "compiled = values._compiled\n"
+    "values._compiled = lambda *method: late.append(method) or compiled(*method)\n"
+    f"{_SHOW_LOADED}"
+    "print(*at_once, len(late))\n"
+)
 
 
 def loaded(*arguments: str) -> set[str]:
@@ -71,6 +88,24 @@ def test_quick_commands_load_no_heavy_modules(tmp_path: Path) -> None:
         ("transactions", *path, "list"),
     ):
         assert not loaded(*arguments) & set(HEAVY), arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "modules_max", "compiled_max"),
+    [(["--help"], 25, 1), (["topics", "--list"], 135, 40), (["get-offsets"], 135, 40)],
+)
+def test_short_command_compiles_few_methods_of_few_modules(
+    arguments: list[str], modules_max: int, compiled_max: int, tmp_path: Path
+) -> None:
+    LogDir.create(tmp_path / "root").create_topic("t")
+    environment = {**os.environ, "KAFKALOG_PATH": str(tmp_path / "root")}
+    command = [sys.executable, "-c", _SHOW_COMPILED, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    *_, modules, counts = done.stdout.splitlines()
+    *at_once, compiled = counts.split()
+    assert [name for name in at_once if name.startswith("pyspark_kafkalog.")] == ["pyspark_kafkalog.version"]
+    assert sum(name.startswith("pyspark_kafkalog") for name in modules.split()) <= modules_max
+    assert int(compiled) <= compiled_max
 
 
 def test_help_lists_all_commands_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
