@@ -1,6 +1,7 @@
 """The log cleaner: compaction, which keeps the last record of each key of a compacted topic.
 
     begin       finish what a killed run left; segments from the cleaner's checkpoint on are dirty      plan.py
+    tail        the end of the dirty part, backwards: what stays of it is kept in memory                copy.py
     survivors   the latest offset of each key in the dirty part                                         offset_map.py
     copy        group by group into a new segment, tombstones and markers by their horizons             copy.py
     replace     the new segment takes the place of its group                                            logs.py
@@ -49,7 +50,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier, transactions_at
+from pyspark_kafkalog.maintenance.cleaner.copy import (
+    CleanedTail,
+    CopyCounts,
+    GroupCopier,
+    clean_tail,
+    transactions_at,
+)
 from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions, RetentionRules
 from pyspark_kafkalog.maintenance.cleaner.logs import (
     CLEAN_ACTION,
@@ -155,9 +162,12 @@ def _clean(logs: CleanableLogs, log: CleanableLog, report: PartitionReport, limi
     try:
         inputs = CleanInputs.of(logs, log)
         part = inputs.part(logs, limits)
-        survivors, keys = find_survivors(part, limits.new_map(log.plan))
+        offset_map = limits.new_map(log.plan)
+        tail = clean_tail(part, offset_map, inputs.rules)
+        survivors, keys = find_survivors(part, offset_map, tail.start_offset)
         with (
-            inputs.copier(logs, part, survivors, part.transactions()) as copier,
+            # Survivors by several maps are known by chunks of whole segments.
+            inputs.copier(logs, part, survivors, part.transactions(), tail if keys.shards == 1 else None) as copier,
             closing(logs.copy(log, copier, group) for group in inputs.groups) as copies,
         ):
             logs.replace(log, copies, done)
@@ -274,11 +284,16 @@ class CleanInputs:
 
     @contextmanager
     def copier(
-        self, logs: CleanableLogs, part: LogPart, survivors: Survivors, transactions: CleanedTransactions
+        self,
+        logs: CleanableLogs,
+        part: LogPart,
+        survivors: Survivors,
+        transactions: CleanedTransactions,
+        tail: CleanedTail | None = None,
     ) -> Iterator[GroupCopier]:
         """A copier for groups from the one on that begins with `transactions`."""
         with logs.scratch(self.log) as directory:
-            yield GroupCopier(part, survivors, self.rules, transactions, self.log.config, directory, logs.fs)
+            yield GroupCopier(part, survivors, self.rules, transactions, self.log.config, directory, logs.fs, tail)
 
 
 def clean_spread(

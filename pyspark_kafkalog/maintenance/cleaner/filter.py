@@ -390,9 +390,10 @@ def _compress(
     parts: list[bytes | memoryview] = []
     start = 0
     compressed_sizes = np.empty(len(sizes), np.int64)
+    compress = {each: CODECS[CompressionType(each)].compress for each in np.unique(codecs).tolist()}
     for i, (size, codec) in enumerate(zip(sizes.tolist(), codecs.tolist(), strict=True)):
         body = plain[start + RECORD_BATCH_OVERHEAD_BYTES : start + size]
-        payload = CODECS[CompressionType(codec)].compress(body)
+        payload = compress[codec](body)
         parts += (header, payload)
         compressed_sizes[i] = RECORD_BATCH_OVERHEAD_BYTES + len(payload)
         start += size

@@ -2,6 +2,7 @@
 
     index_records                               the location, offset, time and hash of the key of each record
     put_rows, drop_rows, narrow                 insert keys into the offset map, judge records by it, shrink it
+    put_and_drop                                the same in one step for records that come from the log's end
     mark_latest, find_unmarked                  the batches of which no record stays
     summarize, rewrite                          write the batches that lose some of their records
 
@@ -243,7 +244,7 @@ def _find(table, slots, first, second):
     )
 )  # fmt: skip
 def put_rows(table, entries, entries_max, shard_mask, shard, hashes, second_hashes, offsets, flags, first_row):
-    """Put the offsets of the records with a key of the shard into the map; a later offset replaces an earlier one.
+    """Put the offsets of the records with a key of the shard into the map, in any order: the latest of a key counts.
 
     A hash is in the shard when the bits `shard_mask` of its second half are `shard`. Stops before the record that would
     become entry number `entries_max` + 1. Returns (row at which it stopped, number of entries).
@@ -263,7 +264,7 @@ def put_rows(table, entries, entries_max, shard_mask, shard, hashes, second_hash
             table[at] = hashes[row]
             table[at + 1] = second_hashes[row]
             entries += 1
-        table[at + 2] = np.uint64(offsets[row] + 1)
+        table[at + 2] = max(table[at + 2], np.uint64(offsets[row] + 1))
     return rows, entries
 
 
@@ -300,6 +301,43 @@ def drop_rows(
             is_replaced = np.uint64(offset + 1) < found
             if is_replaced or not (flags[row] & HAS_VALUE or keeps_tombstones[batch]):
                 keep[row] = np.uint8(0)
+
+
+@kernel(
+    types.UniTuple(types.int64, 2)(
+        UINT64, types.int64, types.int64,
+        UINT64_IN, UINT64_IN, INT64_IN, UINT8_IN, INT64_IN, UINT8_IN, UINT8,
+    )
+)  # fmt: skip
+def put_and_drop(
+    table, entries, entries_max, hashes, second_hashes, offsets, flags, firsts, keeps_tombstones, keep
+):  # fmt: skip
+    """`put_rows` and then `drop_rows` of the same records, the last one first, where the map has all keys after them.
+
+    Stops before a record for which the map has no room. Returns (rows that are left, number of entries).
+    """
+    slots = np.int64(len(table) // ENTRY_WORDS)
+    start = np.int64(table.ctypes.data)
+    for batch in range(len(firsts) - 2, -1, -1):
+        for row in range(firsts[batch + 1] - 1, firsts[batch] - 1, -1):
+            if row >= _PREFETCH_ROWS:
+                prefetch(start + _home(hashes[row - _PREFETCH_ROWS], slots) * _ENTRY_BYTES)
+            if not flags[row] & HAS_KEY:
+                keep[row] = np.uint8(0)
+                continue
+            at = _find(table, slots, hashes[row], second_hashes[row]) * ENTRY_WORDS
+            if table[at + 2] != np.uint64(0):
+                keep[row] = np.uint8(0)
+                continue
+            if entries >= entries_max:
+                return row + 1, entries
+            table[at] = hashes[row]
+            table[at + 1] = second_hashes[row]
+            table[at + 2] = np.uint64(offsets[row] + 1)
+            entries += 1
+            if not (flags[row] & HAS_VALUE or keeps_tombstones[batch]):
+                keep[row] = np.uint8(0)
+    return np.int64(0), entries
 
 
 @kernel(types.void(UINT64_IN, types.int64, types.int64, UINT8))

@@ -44,6 +44,7 @@ from pyspark_kafkalog.storage.below_root import scan
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, described, open_to_read
 from pyspark_kafkalog.storage.segment.reader import Extent
 from pyspark_kafkalog.storage.segment.stored import StoredSegment
+from pyspark_kafkalog.units import INT64_MAX
 
 ENTRY_BYTES: Final = 24
 _SLOTS_MAX: Final = 0xFFFFFFFF  # a slot is chosen by 32 bits of the hash
@@ -122,7 +123,7 @@ class OffsetMap:
         self.shard = shard
 
     def put(self, records: IndexedRecords) -> Iterator[KeyShard]:
-        """Insert the records, in order of offsets; yield each half of the shard that has to be left to other maps."""
+        """Insert the records; yield each half of the shard that has to be left to other maps."""
         row = 0
         while True:
             row, self.entries = kernels.put_rows(
@@ -140,6 +141,24 @@ class OffsetMap:
             if row == records.count:
                 return
             yield self._halve()
+
+    def put_and_drop(
+        self, records: IndexedRecords, keeps_tombstones: NDArray[np.uint8], keep: NDArray[np.uint8]
+    ) -> bool:
+        """Insert the records and judge them, as `drop` does, by a map of all keys after them; whether it has room."""
+        rows_left, self.entries = kernels.put_and_drop(
+            self._table,
+            self.entries,
+            self.entries_max,
+            records.hashes,
+            records.second_hashes,
+            records.offsets,
+            records.flags,
+            records.firsts,
+            keeps_tombstones,
+            keep,
+        )
+        return bool(rows_left == 0)
 
     def _halve(self) -> KeyShard:
         if self.shard.bits == _SHARD_BITS_MAX:
@@ -226,14 +245,19 @@ class LogPart:
         """The transactions before the first batch is judged; those that end below `start_offset` are left out."""
         return CleanedTransactions.of((each for each in self.aborted if each.last_offset >= start_offset), self.name)
 
-    def chunks(self, segment: StoredSegment, start_offset: int = 0) -> Iterator[RecordChunk]:
-        """The segment's batches, beginning with the one that contains `start_offset`."""
-        return self.reader(segment, start_offset).chunks()
+    def chunks(self, segment: StoredSegment) -> Iterator[RecordChunk]:
+        """The segment's batches."""
+        return self.reader(segment).chunks()
 
     def reader(
-        self, segment: StoredSegment, start_offset: int = 0, *, drops: DropsBatches | None = None
+        self,
+        segment: StoredSegment,
+        start_offset: int = 0,
+        end_offset: int = INT64_MAX,
+        *,
+        drops: DropsBatches | None = None,
     ) -> ChunkReader:
-        """A reader of the segment, beginning with the batch that contains `start_offset`."""
+        """A reader of the segment, from the batch that contains `start_offset` to the last one below `end_offset`."""
         after = bisect.bisect_right(self.segments, segment.base_offset, key=lambda each: each.base_offset)
         return ChunkReader(
             extent=self.extent_of(segment),
@@ -243,6 +267,7 @@ class LogPart:
             before_read=self.throttle.take,
             record_max_bytes=self.record_max_bytes,
             drops=drops,
+            end_offset=end_offset,
         )
 
 
@@ -325,12 +350,13 @@ class KeyCounts:
     records_without_key: int = 0
 
 
-def find_survivors(part: LogPart, offset_map: OffsetMap) -> tuple[Survivors, KeyCounts]:
+def find_survivors(part: LogPart, offset_map: OffsetMap, mapped_from: int | None = None) -> tuple[Survivors, KeyCounts]:
     """The survivors of the log by the latest offsets of the dirty part's keys, and the counts of the keys.
 
-    A single shard needs no pass of its own. With several, `offset_map` is used for one after the other.
+    A single shard needs no pass of its own. With several, `offset_map` is used for one after the other. `mapped_from`:
+    see `build_map`.
     """
-    left = build_map(part, offset_map, ALL_KEYS)
+    left = build_map(part, offset_map, ALL_KEYS, mapped_from)
     without_key = offset_map.records_without_key
     if not left:
         return MapSurvivors(offset_map, offset_map.marks(part.first_dirty_offset)), KeyCounts(1, without_key)
@@ -349,21 +375,24 @@ def keep_by_shards(part: LogPart, offset_map: OffsetMap, left: list[KeyShard]) -
     return kept, shards
 
 
-def build_map(part: LogPart, offset_map: OffsetMap, shard: KeyShard) -> list[KeyShard]:
+def build_map(part: LogPart, offset_map: OffsetMap, shard: KeyShard, mapped_from: int | None = None) -> list[KeyShard]:
     """Fill the map with the latest offsets of the shard's keys in the dirty part; return the shards left to other maps.
 
-    Data of aborted transactions does not count. Source of the rules: Cleaner.buildOffsetMap. Raises CorruptIndexError
-    where markers say something else than `part.aborted`: nothing was changed by then.
+    `mapped_from`: the map has those from this offset on already, where no batch is of a transaction. Data of aborted
+    transactions does not count. Source of the rules: Cleaner.buildOffsetMap. Raises CorruptIndexError where markers say
+    something else than `part.aborted`: nothing was changed by then.
     """
-    offset_map.clear(shard)
+    if mapped_from is None:
+        offset_map.clear(shard)
+        mapped_from = part.end_offset
     left: list[KeyShard] = []
     start_offset = part.first_dirty_offset
     transactions = part.transactions(start_offset)
     ends = [*(each.base_offset for each in part.segments[1:]), part.end_offset]
     for segment, end_offset in zip(part.segments, ends, strict=True):
-        if end_offset <= start_offset:
+        if end_offset <= start_offset or segment.base_offset >= mapped_from:
             continue
-        for chunk in part.chunks(segment, start_offset):
+        for chunk in part.reader(segment, start_offset, mapped_from).chunks():
             records = chunk.records
             is_out = transactions.may_go(chunk.batches, records.control_types)
             is_out |= (chunk.batches["attributes"] & CONTROL_MASK) != 0

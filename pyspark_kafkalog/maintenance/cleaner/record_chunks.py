@@ -3,14 +3,18 @@
 Segments are read in chunks of whole batches, verified and decompressed, so memory is bounded whatever a segment's size.
 If the process has more than one core, threads prefetch the next chunks, in order (`work_ahead`). The work is mostly
 compiled code, which releases the GIL. The number of threads affects only the time taken, not the chunks.
+
+A local segment can also be read from its end. Only a walk over the headers from the first one on tells where batches
+begin, as an index is a hint, so its bytes are read twice then, but checked and decompressed once.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -22,11 +26,17 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.maintenance.cleaner import kernels_cleaner as kernels
 from pyspark_kafkalog.record.decode import LogBytes, Sections, check_counts, open_sections, record_fault
-from pyspark_kafkalog.record.header import COMPRESSION_MASK, RECORD_BATCH_OVERHEAD_BYTES, RECORDS_AT
+from pyspark_kafkalog.record.header import (
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    RECORDS_AT,
+    TRANSACTIONAL_MASK,
+)
 from pyspark_kafkalog.record.kernels.decode import NO_FAULT, STATE_SIZE
-from pyspark_kafkalog.record.scan import verify_crcs
+from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES as RUN_BYTES
-from pyspark_kafkalog.storage.segment.reader import BatchRun, Extent, SegmentReader
+from pyspark_kafkalog.storage.segment.reader import BatchRun, Extent, LocalExtent, SegmentReader
 from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.units import INT64_MAX
 
@@ -173,6 +183,14 @@ class RecordChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a piece of a segment is: `size_bytes` of whole batches from byte `position` on."""
+
+    position: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Piece:
     """Some batches of a run, for one thread at a time. `is_last`: it is the last piece of the run."""
 
@@ -185,7 +203,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkReader:
-    """Reads the batches of the segment `extent` that reach `start_offset` or above, including control batches.
+    """Reads the batches of the segment `extent` from `start_offset` to below `end_offset`, also control batches.
 
     `limit_offset` is the base offset of the next segment. `before_read` is called with the number of bytes before they
     are yielded, and may block. `drops`, which threads call, can exclude batches from being read. `record_max_bytes` is
@@ -200,10 +218,11 @@ class ChunkReader:
     before_read: Callable[[int], None]
     record_max_bytes: int
     drops: DropsBatches | None = None
+    end_offset: int = INT64_MAX
 
     def chunks(self) -> Iterator[RecordChunk]:
         """All chunks; the arrays of each are valid until the next."""
-        for piece, first in self._pieces(self._open):
+        for piece, first in self._pieces(self._open, self._cut):
             chunk, taken = first, 0
             while True:
                 self.before_read(chunk.stored_bytes)
@@ -238,12 +257,85 @@ class ChunkReader:
                 turns.done(piece.number)
             return found
 
-        for piece, found in self._pieces(work_on):
+        for piece, found in self._pieces(work_on, self._cut):
             self.before_read(int(piece.batches["size_bytes"].sum()))
             yield from found
 
-    def _pieces(self, work: Callable[[_Piece], Result]) -> Iterator[tuple[_Piece, Result]]:
-        """Each piece of the segment with work(piece); threads work on the next pieces meanwhile."""
+    def places(self) -> list[Place] | None:
+        """Where the pieces are, for `results_from_end`; None for a segment that is to be read in order.
+
+        That is one with a batch of a transaction, which only the batches before it can judge, a remote one, whose
+        ranges are requested ahead, and one with messages of older formats.
+        """
+        if not isinstance(self.extent, LocalExtent):
+            return None
+        found: list[Place] = []
+        memory = np.empty(RUN_BYTES, np.uint8)
+
+        def take(size_bytes: int) -> NDArray[np.uint8]:
+            nonlocal memory
+            if len(memory) < size_bytes:
+                memory = np.empty(size_bytes, np.uint8)  # bounded: what was read of the log
+            return memory
+
+        with SegmentReader(self.extent) as segment:
+            for run in self._runs(segment, take):
+                is_converted = not np.may_share_memory(run.data, memory)
+                if is_converted or (run.batches["attributes"] & (TRANSACTIONAL_MASK | CONTROL_MASK)).any():
+                    return None
+                for batches in _cut_run(run.batches):
+                    found.append(Place(int(batches["position"][0]), int(batches["size_bytes"].sum())))
+        return found
+
+    def results_from_end(
+        self,
+        places: Sequence[Place],
+        judge: Callable[[RecordChunk], Verdict],
+        finish: Callable[[RecordChunk, Verdict], Result],
+    ) -> Generator[Result, None, None]:
+        """As `results`, from the last chunk of the segment to the first, which are other chunks than in order."""
+        turns = Turns()
+        fitting = INT64_MAX  # batches that fit a chunk, as far as seen
+
+        def work_on(piece: _Piece) -> list[Result]:
+            nonlocal fitting
+            found = []
+            rest = _slices(piece.batches, fitting)
+            try:
+                while rest:
+                    batches = rest.pop()
+                    chunk = self._open(replace(piece, batches=batches))
+                    if len(chunk.batches) < len(batches):
+                        fitting = max(len(chunk.batches) * 3 // 4, 1)
+                        rest += _slices(batches, fitting)
+                        continue
+                    turns.wait(piece.number)
+                    verdict = judge(chunk)
+                    if not rest:
+                        turns.done(piece.number)
+                    found.append(finish(chunk, verdict))
+            finally:
+                turns.done(piece.number)
+            return found
+
+        def cut(segment: SegmentReader, buffers: BufferPool, scratches: BufferPool) -> Iterator[_Piece]:
+            for number, place in enumerate(reversed(places)):
+                run = _read(segment, place, buffers.take(place.size_bytes))
+                yield _Piece(number, run, _without_codec_of_empty(run.batches), scratches.take(0), True)
+
+        for piece, found in self._pieces(work_on, cut):
+            self.before_read(int(piece.batches["size_bytes"].sum()))
+            yield from found
+
+    def _pieces(
+        self,
+        work: Callable[[_Piece], Result],
+        cut: Callable[[SegmentReader, BufferPool, BufferPool], Iterator[_Piece]],
+    ) -> Iterator[tuple[_Piece, Result]]:
+        """Each piece that `cut` makes of the segment, with work(piece); threads work on the next pieces meanwhile.
+
+        `cut` gets the segment, and the pools of the pieces' buffers and scratch memory.
+        """
         buffers = BufferPool(RUN_BYTES)
         scratches = BufferPool(CHUNK_BYTES + _SCRATCH_SLACK_BYTES)
 
@@ -251,42 +343,73 @@ class ChunkReader:
             verify_crcs(piece.run.data, piece.batches, data_position=piece.run.position, file=piece.run.file)
             return piece, work(piece)
 
-        with SegmentReader(self.extent) as segment:
-            is_inside = self.start_offset > self.extent.base_offset
-            runs = segment.runs(
-                segment.position_for_offset(self.start_offset) if is_inside else 0,
-                start_offset=self.start_offset,
-                end_offset=INT64_MAX,
-                limit_offset=self.limit_offset,
-                take_buffer=buffers.take,
-                check_crcs=False,
-            )
-            with closing(work_ahead(_cut(runs, scratches), check_and_work, threads=spare_threads())) as worked:
-                for piece, result in worked:
-                    yield piece, result
-                    scratches.give(piece.scratch)
-                    if piece.is_last:
-                        buffers.give(piece.run.data)
+        with (
+            SegmentReader(self.extent) as segment,
+            closing(work_ahead(cut(segment, buffers, scratches), check_and_work, threads=spare_threads())) as worked,
+        ):
+            for piece, result in worked:
+                yield piece, result
+                scratches.give(piece.scratch)
+                if piece.is_last:
+                    buffers.give(piece.run.data)
+
+    def _cut(self, segment: SegmentReader, buffers: BufferPool, scratches: BufferPool) -> Iterator[_Piece]:
+        """Pieces of each run, in order, cut by stored bytes only, so that they do not depend on other parameters."""
+        number = itertools.count()
+        for run in self._runs(segment, buffers.take):
+            *others, last = _cut_run(run.batches)
+            for batches in others:
+                yield _Piece(next(number), run, batches, scratches.take(0), False)
+            yield _Piece(next(number), run, last, scratches.take(0), True)
+
+    def _runs(self, segment: SegmentReader, take_buffer: Callable[[int], NDArray[np.uint8]]) -> Iterator[BatchRun]:
+        is_inside = self.start_offset > self.extent.base_offset
+        return segment.runs(
+            segment.position_for_offset(self.start_offset) if is_inside else 0,
+            start_offset=self.start_offset,
+            end_offset=self.end_offset,
+            limit_offset=self.limit_offset,
+            take_buffer=take_buffer,
+            check_crcs=False,
+        )
 
     def _open(self, piece: _Piece) -> RecordChunk:
         """The first batches of the piece, as many as fit a chunk."""
         return _open(piece, self.seed, self.drops, self.record_max_bytes)
 
 
-def _cut(runs: Iterator[BatchRun], scratches: BufferPool) -> Iterator[_Piece]:
-    """Pieces of each run, cut by stored bytes only, so that they do not depend on other parameters."""
-    number = 0
-    for run in runs:
-        batches = _without_codec_of_empty(run.batches)
-        is_compressed = (batches["attributes"] & COMPRESSION_MASK) != 0
-        weights = np.cumsum(batches["size_bytes"] * np.where(is_compressed, _EXPANSION, 1))
-        first = 0
-        while first < len(batches):
-            done = int(weights[first - 1]) if first else 0
-            after = max(int(np.searchsorted(weights, done + _PIECE_WEIGHT, side="right")), first + 1)
-            yield _Piece(number, run, batches[first:after], scratches.take(0), after >= len(batches))
-            first = after
-            number += 1
+def _cut_run(batches: NDArray[np.void]) -> Iterator[NDArray[np.void]]:
+    """The batches of the pieces of a run."""
+    batches = _without_codec_of_empty(batches)
+    is_compressed = (batches["attributes"] & COMPRESSION_MASK) != 0
+    weights = np.cumsum(batches["size_bytes"] * np.where(is_compressed, _EXPANSION, 1))
+    first = 0
+    while first < len(batches):
+        done = int(weights[first - 1]) if first else 0
+        after = max(int(np.searchsorted(weights, done + _PIECE_WEIGHT, side="right")), first + 1)
+        yield batches[first:after]
+        first = after
+
+
+def _slices(batches: NDArray[np.void], most: int) -> list[NDArray[np.void]]:
+    """The batches in slices of at most `most`, in order."""
+    return [batches[first : first + most] for first in range(0, len(batches), most)]  # bounded: the batches
+
+
+def _read(segment: SegmentReader, place: Place, buffer: NDArray[np.uint8]) -> BatchRun:
+    """The batches at the place, which a walk over the segment has found there. Raises CorruptRecordError."""
+    data = buffer[: segment.read_into(place.position, buffer.data[: place.size_bytes])]
+    scan = scan_batches(data, file=segment.file, file_position=place.position)
+    if scan.fault is not None:
+        raise scan.fault
+    if scan.consumed_bytes != place.size_bytes:
+        raise CorruptRecordError(
+            file=segment.file,
+            position=place.position,
+            expected=f"{place.size_bytes} bytes of whole batches",
+            found=str(scan.consumed_bytes),
+        )
+    return BatchRun(segment.file, data, place.position, scan.batches)
 
 
 def _open(piece: _Piece, seed: NDArray[np.uint64], drops: DropsBatches | None, record_max_bytes: int) -> RecordChunk:

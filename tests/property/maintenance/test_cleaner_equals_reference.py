@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from simulations.cleaner_reference import (
 from tiers import examples
 
 from pyspark_kafkalog.config.topic import LogConfig
+from pyspark_kafkalog.maintenance.cleaner import copy, record_chunks
 from pyspark_kafkalog.maintenance.swap import has_unfinished
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
@@ -64,6 +66,13 @@ _batches = st.builds(
     compression=st.sampled_from(CompressionType),
     append_time_ms=st.one_of(st.none(), st.integers(0, 5000)),
 )
+
+
+def _plain(batch: Batch) -> Batch:
+    """The batch outside of transactions."""
+    return replace(batch, producer_id=None) if batch.producer_id in _TRANSACTIONAL else batch
+
+
 _segments = st.lists(st.lists(_batches, max_size=8), min_size=1, max_size=6)
 
 
@@ -147,7 +156,11 @@ class _Writer:
     segment_bytes=st.sampled_from([200, 1000, 10_000]),
     retention_ms=st.sampled_from([0, 1000]),
     later_ms=st.sampled_from([0, 500, 2000]),
-    map_keys=st.sampled_from([3, 1000]),
+    map_keys=st.sampled_from([3, 10, 1000]),
+    piece_bytes=st.sampled_from([1, 300, 1 << 22]),
+    chunk_bytes=st.sampled_from([100, 1 << 23]),
+    tail_bytes=st.sampled_from([0, 500, 1 << 26]),
+    has_transactions=st.booleans(),
     forgets_producers=st.booleans(),
     by_tasks=st.booleans(),
 )
@@ -159,17 +172,26 @@ def test_cleaned_log_equals_reference_byte_for_byte(
     retention_ms: int,
     later_ms: int,
     map_keys: int,
+    piece_bytes: int,
+    chunk_bytes: int,
+    tail_bytes: int,
+    has_transactions: bool,
     forgets_producers: bool,
     by_tasks: bool,
 ) -> None:
     config = LogConfig(segment_bytes=segment_bytes, delete_retention_ms=retention_ms, index_interval_bytes=50)
-    with tempfile.TemporaryDirectory() as name:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        mock.patch.object(record_chunks, "_PIECE_WEIGHT", piece_bytes),
+        mock.patch.object(record_chunks, "CHUNK_BYTES", chunk_bytes),
+        mock.patch.object(copy, "_TAIL_BYTES", tail_bytes),
+    ):
         directory = Path(name)
         writer = _Writer(directory, config)
         now_ms, cleaned_to = 10_000, 0
         for segments in (first, second):
             for batches in segments:
-                writer.write(batches, gap)
+                writer.write(batches if has_transactions else [_plain(each) for each in batches], gap)
             writer.end_transactions()
             run = Pass(
                 first_dirty_offset=cleaned_to,

@@ -12,7 +12,7 @@ import numpy as np
 from builders.indexes import rebuild_indexes
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier, transactions_at
+from pyspark_kafkalog.maintenance.cleaner.copy import CopyCounts, GroupCopier, clean_tail, transactions_at
 from pyspark_kafkalog.maintenance.cleaner.filter import RetentionRules
 from pyspark_kafkalog.maintenance.cleaner.offset_map import (
     ALL_KEYS,
@@ -88,13 +88,16 @@ def clean_directory(
 ) -> tuple[CopyCounts, int]:
     """Clean the segments below `end_offset` as the cleaner does; counts, and how many shards the keys took."""
     part = _part(directory, run)
-    survivors, shards = find_survivors(part, OffsetMap(map_bytes, 0.9))
-    copier = GroupCopier(part, survivors, run.rules, part.transactions(), run.config, directory, fs)
+    offset_map = OffsetMap(map_bytes, 0.9)
+    tail = clean_tail(part, offset_map, run.rules)
+    survivors, keys = find_survivors(part, offset_map, tail.start_offset)
+    of_tail = tail if keys.shards == 1 else None
+    copier = GroupCopier(part, survivors, run.rules, part.transactions(), run.config, directory, fs, of_tail)
     counts = CopyCounts()
     for group in group_segments(part.segments, run.config, first_uncleanable_offset=run.end_offset):
         counts = counts.plus(copier.copy(group))
         swap_in(directory, group[0].base_offset, [each.base_offset for each in group], now_ms=run.now_ms, fs=fs)
-    return counts, shards
+    return counts, keys.shards
 
 
 def clean_directory_by_tasks(directory: Path, run: Pass, *, map_bytes: int) -> None:

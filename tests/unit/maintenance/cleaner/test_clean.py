@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from repository import FIXTURES
 from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.cleaner import clean as cleaner
+from pyspark_kafkalog.maintenance.cleaner import record_chunks
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.cleaner.logs import CleanedFiles
 from pyspark_kafkalog.maintenance.jobs.partition import partition_lock
@@ -249,6 +251,28 @@ def test_files_of_cleaned_segments_are_deleted_after_delay(log_dir: LogDir) -> N
     assert deleted()
     clean_partition(log_dir.root, "orders", 0, now_ms=NOW_MS + 60_000)
     assert not deleted()
+
+
+@pytest.mark.file_roots
+@pytest.mark.parametrize(("tail_bytes", "times"), [(64 << 20, 1), (0, 2)])
+def test_batches_of_the_dirty_part_are_decoded_once_while_what_stays_fits_memory(
+    log_dir: LogDir, monkeypatch: pytest.MonkeyPatch, tail_bytes: int, times: int
+) -> None:
+    decoded: list[int] = []
+    open_sections = record_chunks.open_sections
+
+    def count(log: Any, batches: Any, **arguments: Any) -> Any:
+        decoded.extend(batches["base_offset"].tolist())
+        return open_sections(log, batches, **arguments)
+
+    monkeypatch.setattr(record_chunks, "open_sections", count)
+    monkeypatch.setattr("pyspark_kafkalog.maintenance.cleaner.copy._TAIL_BYTES", tail_bytes)
+    expected = latest(records(log_dir))
+    report = clean_partition(log_dir.root, "orders", 0, force=True)
+    assert report.error is None
+    log_dir.refresh()
+    assert latest(records(log_dir)) == expected
+    assert max(Counter(decoded).values()) == times
 
 
 @pytest.mark.file_roots

@@ -124,6 +124,33 @@ def test_shards_together_keep_same_records_as_one_map(keys: list[bytes | None], 
     assert entries == len(set(keys) - {None})
 
 
+@settings(deadline=None)
+@given(
+    chunks=st.lists(_key_lists, max_size=4), slots=st.integers(2, 200), value=st.booleans(), tombstones=st.booleans()
+)
+def test_records_from_the_end_are_judged_as_by_a_map_of_all(
+    chunks: list[list[bytes | None]], slots: int, value: bool, tombstones: bool
+) -> None:
+    keys = [key for chunk in chunks for key in chunk]
+    whole, from_end = OffsetMap(ENTRY_BYTES * 1000, 0.9), OffsetMap(ENTRY_BYTES * slots, 0.9)
+    list(whole.put(_records(keys, value=value)))
+    whole.latest_offset = len(keys) - 1
+    end_offset = len(keys)
+    for chunk in reversed(chunks):
+        end_offset -= len(chunk)
+        records = _records(chunk, end_offset, value=value)
+        keep = np.ones(len(chunk), np.uint8)
+        if not from_end.put_and_drop(records, np.array([tombstones], np.uint8), keep):
+            assert from_end.entries == from_end.entries_max < len(set(keys) - {None})
+            return
+        assert records.offsets[keep == 1].tolist() == _kept(whole, records, tombstones=tombstones)
+    assert from_end.entries == whole.entries
+    list(from_end.put(_records(keys, value=value)))  # in order again: later offsets stay
+    assert from_end.entries == whole.entries
+    from_end.latest_offset = whole.latest_offset
+    assert _kept(from_end, _records(keys)) == _kept(whole, _records(keys))
+
+
 def test_records_above_latest_offset_of_map_are_kept() -> None:
     offset_map = OffsetMap(ENTRY_BYTES * 10, 0.9)
     assert list(offset_map.put(_records([b"a", b"b", b"a"]))) == []
