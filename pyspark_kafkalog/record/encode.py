@@ -191,14 +191,13 @@ def _write_compressed(
     source: _Source, rows: NDArray[np.int64], compression: CompressionType, level: int | None, limits: _Limits
 ) -> tuple[NDArray[np.uint8], NDArray[np.void]]:
     """As `_Source.write`, with each batch compressed."""
-    parts = list(_compressed_parts(source, rows, compression, level, limits))
-    table = np.array([entry for entry, _ in parts], dtype=BATCH_DTYPE)
-    ends = np.cumsum(table["size_bytes"])
-    table["position"] = ends - table["size_bytes"]
-    data = np.empty(int(ends[-1]) if len(parts) else 0, np.uint8)
-    for (_, payload), position, end in zip(parts, table["position"].tolist(), ends.tolist(), strict=True):
-        data[position + RECORD_BATCH_OVERHEAD_BYTES : end] = np.frombuffer(payload, np.uint8)
-    return data, table
+    data, entries = bytearray(), []
+    for entry, payload in _compressed_parts(source, rows, compression, level, limits):
+        entry["position"] = len(data)
+        entries.append(entry)
+        data += bytes(RECORD_BATCH_OVERHEAD_BYTES)
+        data += payload
+    return np.frombuffer(data, np.uint8), np.array(entries, dtype=BATCH_DTYPE)
 
 
 def _compressed_parts(

@@ -49,21 +49,29 @@ _MASK: Final = 0xFFFFFFFF
 
 def compress(data: NDArray[np.uint8], level: int) -> bytes:
     """One frame of 64 KiB blocks as Java writes it, without content size, with only the header's checksum."""
-    parts: list[bytes] = [_PLAIN_FRAME_HEADER]
-    out = np.empty(BLOCK_BYTES + _COMPRESSION_SLACK_BYTES, dtype=np.uint8)
-    for at in range(0, data.size, BLOCK_BYTES):
-        block = data[at : at + BLOCK_BYTES]
-        parts += _compress_block(block, out) if level == _FAST_LEVEL else [_compress_block_high(block, level)]
-    parts.append(_END_MARK)
-    return b"".join(parts)
+    if level == _FAST_LEVEL:
+        return _compress_fast(data)
+    blocks = [_compress_block_high(data[at : at + BLOCK_BYTES], level) for at in range(0, data.size, BLOCK_BYTES)]
+    return b"".join((_PLAIN_FRAME_HEADER, *blocks, _END_MARK))
 
 
-def _compress_block(block: Buffer, out: Buffer) -> tuple[bytes, bytes]:
-    """A block's size word and bytes by the fast compressor; `out` is scratch memory."""
-    size = cramjam.lz4.compress_block_into(block, out, store_size=False)
-    if size >= block.size:
-        return (block.size | _STORED).to_bytes(4, "little"), block.tobytes()
-    return size.to_bytes(4, "little"), out[:size].tobytes()
+def _compress_fast(data: NDArray[np.uint8]) -> bytes:
+    """The frame by the fast compressor, which writes each block to its place; only the frame is copied."""
+    blocks_count = -(-data.size // BLOCK_BYTES)
+    room_bytes = data.size + blocks_count * (4 + _COMPRESSION_SLACK_BYTES) + _FRAME_HEADER_BYTES + len(_END_MARK)
+    out: Buffer = np.empty(room_bytes, np.uint8)
+    view, at = memoryview(out.data), _FRAME_HEADER_BYTES
+    view[:at] = _PLAIN_FRAME_HEADER
+    for start in range(0, data.size, BLOCK_BYTES):
+        block: Buffer = data[start : start + BLOCK_BYTES]
+        word = size = cramjam.lz4.compress_block_into(block, out[at + 4 :], store_size=False)
+        if size >= block.size:
+            size, word = block.size, block.size | _STORED
+            out[at + 4 : at + 4 + size] = block
+        view[at : at + 4] = word.to_bytes(4, "little")
+        at += 4 + size
+    view[at : at + len(_END_MARK)] = _END_MARK
+    return bytes(view[: at + len(_END_MARK)])
 
 
 def _compress_block_high(block: Buffer, level: int) -> bytes:
