@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -23,7 +23,7 @@ from pyspark_kafkalog.maintenance.cleaner.record_chunks import work_ahead
 from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, TaskFailedError
 from pyspark_kafkalog.object_store.probe import check_store
 from pyspark_kafkalog.storage.filesystem import beside, in_parallel
-from pyspark_kafkalog.threads import NoThreadError, Workers, freeze_imports, side_by_side
+from pyspark_kafkalog.threads import NoThreadError, Workers, freeze_imports, keep_freed_memory, side_by_side
 
 _PARTITIONS = 3000 if TIER == "full" else 100
 #: A megabyte less than glibc's arenas of two threads, and Arrow's reserve, would take beside the libraries.
@@ -165,3 +165,24 @@ def test_other_processes_freeze_nothing(monkeypatch: pytest.MonkeyPatch, name: s
     pretend_main(monkeypatch, name)
     freeze_imports()
     assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "is_kept"),
+    [("pyspark.daemon", None, True), ("pyspark.daemon", "MALLOC_TRIM_THRESHOLD_", False), ("my_job", None, False)],
+)
+def test_spark_worker_keeps_freed_memory_once(
+    monkeypatch: pytest.MonkeyPatch, name: str, setting: str | None, is_kept: bool
+) -> None:
+    calls: list[tuple[int, int]] = []
+    library = SimpleNamespace(mallopt=lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(threads.ctypes, "CDLL", lambda _: library)
+    monkeypatch.setattr(threads, "_keeps_freed", False)
+    for each in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(each, raising=False)
+    if setting is not None:
+        monkeypatch.setenv(setting, "131072")
+    pretend_main(monkeypatch, name)
+    keep_freed_memory()
+    keep_freed_memory()
+    assert calls == ([(-1, 64 << 20), (-3, 32 << 20)] if is_kept else [])

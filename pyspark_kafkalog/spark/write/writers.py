@@ -54,7 +54,7 @@ from pyspark_kafkalog.spark.options.parse import WriteOptions
 from pyspark_kafkalog.spark.write.plan import MicroBatch, TopicTarget, WritePlan, plan_batch, plan_stream
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system, time_ms
 from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask, remove_writes, staged_files
-from pyspark_kafkalog.threads import bound_address_space, freeze_imports
+from pyspark_kafkalog.threads import bound_address_space, freeze_imports, keep_freed_memory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,6 +90,7 @@ def stage(
     from pyspark import TaskContext
 
     bound_address_space()
+    keep_freed_memory()
     context = TaskContext.get()
     assert context is not None
     partition_id = context.partitionId()
