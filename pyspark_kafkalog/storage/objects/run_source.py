@@ -21,7 +21,7 @@ table that does not fit its run, a header that does not fit the table: CorruptRe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import cached_property, partial
 from typing import Final, Protocol
@@ -54,6 +54,14 @@ _GAP_BYTES: Final = 64 * KIB
 #: The first fields of a batch.
 _HEAD_DTYPE: Final = np.dtype([("base_offset", ">i8"), ("length", ">i4"), ("leader_epoch", ">i4")])
 _HEAD_BYTES: Final = _HEAD_DTYPE.itemsize
+#: The fields of a stored batch that are compared with its table.
+_STORED_DTYPE: Final = np.dtype(
+    {
+        "names": ["base_offset", "length", "last_offset_delta"],
+        "formats": [">i8", ">i4", ">i4"],
+        "offsets": [BASE_OFFSET_AT, LENGTH_AT, LAST_OFFSET_DELTA_AT],
+    }
+)
 _ADVICE: Final = "run kafkalog verify on the log directory, and restore the object from a copy"
 
 #: Requests wait for the store, not for a processor.
@@ -311,7 +319,10 @@ class RunSource:
         """Batches of `run`, compared with `table`. Raises CorruptRecordError."""
         row = self._runs[run]
         found = np.frombuffer(data, np.uint8)
-        place = self._objects.name(int(row["object_id"])), object_position
+
+        def place() -> tuple[str, int]:
+            return self._objects.name(int(row["object_id"])), object_position
+
         return _Stored(start, found, table, _heads(found, table, start, row, place))
 
 
@@ -358,18 +369,19 @@ def _parts(piece: _Piece, table: RunTable) -> list[_Piece]:
 
 
 def _heads(
-    data: NDArray[np.uint8], table: RunTable, start: int, run: np.void, place: tuple[str, int]
+    data: NDArray[np.uint8], table: RunTable, start: int, run: np.void, place: Callable[[], tuple[str, int]]
 ) -> NDArray[np.uint8]:
     """The first bytes of the batches in `data`, which is at `start` of the source, with the log's offsets and epoch.
 
-    `place` is the object and the position in it that `data` begins at. Raises CorruptRecordError for a batch that
-    differs from the table.
+    `place` returns the object and the position in it that `data` begins at; a look-up, so only an error makes it.
+    Raises CorruptRecordError for a batch that differs from the table.
     """
     at = table.positions - start
-    lengths = _integers(data, at + LENGTH_AT, 4)
+    stored = data[at[:, None] + np.arange(_STORED_DTYPE.itemsize)].view(_STORED_DTYPE).reshape(-1)
+    lengths = stored["length"].astype(np.int64)
     _refuse(lengths + LOG_OVERHEAD_BYTES != table.sizes, at, place, "batch length", lengths, table.sizes - 12)
-    base_offsets = _integers(data, at + BASE_OFFSET_AT, 8) + run["base_offset"]
-    last_offsets = base_offsets + _integers(data, at + LAST_OFFSET_DELTA_AT, 4)
+    base_offsets = stored["base_offset"] + run["base_offset"]
+    last_offsets = base_offsets + stored["last_offset_delta"]
     is_wrong = (last_offsets != table.last_offsets) | (base_offsets > last_offsets)
     _refuse(is_wrong, at, place, "last offset", last_offsets, table.last_offsets)
     heads = np.empty(len(at), _HEAD_DTYPE)
@@ -380,26 +392,21 @@ def _heads(
 def _refuse(
     is_wrong: NDArray[np.bool_],
     at: NDArray[np.int64],
-    place: tuple[str, int],
+    place: Callable[[], tuple[str, int]],
     what: str,
     found: NDArray[np.int64],
     expected: NDArray[np.int64],
 ) -> None:
     if is_wrong.any():
         first = int(np.flatnonzero(is_wrong)[0])
+        file, position = place()
         raise CorruptRecordError(
-            file=place[0],
-            position=place[1] + int(at[first]),
+            file=file,
+            position=position + int(at[first]),
             expected=f"a batch with the {what} {expected[first]}, as the run's table says",
             found=str(found[first]),
             advice=_ADVICE,
         )
-
-
-def _integers(data: NDArray[np.uint8], at: NDArray[np.int64], size_bytes: int) -> NDArray[np.int64]:
-    """The big-endian integers of `size_bytes` at the positions `at`."""
-    picked = data[at[:, None] + np.arange(size_bytes)]  # bounded: the width of an integer
-    return np.ascontiguousarray(picked).view(f">i{size_bytes}").reshape(-1).astype(np.int64)
 
 
 GROUP_BYTES: Final = 256 * MIB
