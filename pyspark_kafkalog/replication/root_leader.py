@@ -56,6 +56,7 @@ from pyspark_kafkalog.root.reads import UNDEFINED_EPOCH, end_of_epoch, epochs_of
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
+from pyspark_kafkalog.storage.filesystem import LentMemory
 from pyspark_kafkalog.storage.log.extent_search import (
     LostExtentError,
     open_at,
@@ -95,6 +96,7 @@ class RootBatches:
 
     def __init__(self) -> None:
         self._open: OrderedDict[_Key, _Open] = OrderedDict()
+        self._memory = LentMemory()
 
     def read(self, of: PartitionSnapshot, offset: int, *, max_bytes: int, may_exceed: bool) -> Buffer:
         """Batches from the one that holds `offset` on, below the high watermark; empty if there is none.
@@ -149,7 +151,7 @@ class RootBatches:
         """None if the extent has no further batch; it is closed then, and also after an error."""
         is_kept = False
         try:
-            found = _batches_at(at, of, offset, max_bytes=max_bytes, may_exceed=may_exceed)
+            found = _batches_at(at, of, offset, self._memory, max_bytes=max_bytes, may_exceed=may_exceed)
             is_kept = found is not None
         except DiskFormatError as error:
             raise at.reader.placed(error) from None
@@ -214,7 +216,9 @@ def _end_position(reader: SegmentReader, of: PartitionSnapshot) -> int:
     return reader.size_bytes
 
 
-def _batches_at(at: _Open, of: PartitionSnapshot, offset: int, *, max_bytes: int, may_exceed: bool) -> Buffer | None:
+def _batches_at(
+    at: _Open, of: PartitionSnapshot, offset: int, memory: LentMemory, *, max_bytes: int, may_exceed: bool
+) -> Buffer | None:
     """The batches from the position on, which then is behind them; None at the end of the extent."""
     end_position = _end_position(at.reader, of)
     if end_position <= at.position:
@@ -230,6 +234,7 @@ def _batches_at(at: _Open, of: PartitionSnapshot, offset: int, *, max_bytes: int
         piece_bytes=max_bytes,
         max_bytes=max_bytes,
         may_exceed=may_exceed,
+        memory=memory.lend,
     )
     if len(found.data):
         at.position += len(found.data)

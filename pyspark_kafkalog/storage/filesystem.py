@@ -25,7 +25,8 @@ pages that others use. A direct write is over when the disk has the bytes; a flu
 other write. Memory, position and length are multiples of a block, so other bytes go through memory that each thread
 keeps for it. Bytes that are copied from one file to the same place of another need not: `memory_for` says where to read
 them to. The kernel drops blocks that are also in the page cache. Not all file systems have direct writes, and some only
-with larger blocks: then `write_blocks` writes nothing, and the caller continues through the page cache.
+with larger blocks: then `write_blocks` writes nothing, and the caller continues through the page cache. So do commits
+that wait only for the kernel: a direct write waits for the disk.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ import resource
 import stat
 import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
@@ -470,7 +473,8 @@ class UnflushedFileSystem(FileSystem):
         self._inner.pwrite_all(fd, data, position)
 
     def pwrite_uncached(self, fd: int, data: Buffer, position: int) -> None:
-        self._inner.pwrite_uncached(fd, data, position)
+        """As `pwrite_all`: a direct write would wait for the disk."""
+        self._inner.pwrite_all(fd, data, position)
 
     def pwrite_direct(self, fd: int, data: Buffer, position: int) -> int:
         return self._inner.pwrite_direct(fd, data, position)
@@ -488,7 +492,7 @@ class UnflushedFileSystem(FileSystem):
         """Does nothing: no flush is going to wait for these pages."""
 
     def drop_cached(self, fd: int, position: int, length: int) -> None:
-        self._inner.drop_cached(fd, position, length)
+        """Does nothing: the pages are not on disk yet, and the advice waits for a busy disk."""
 
     def fsync_dir(self, directory: Path) -> None:
         """Does nothing: the kernel has the names."""
@@ -638,6 +642,31 @@ def memory_for(position: int, size_bytes: int) -> NDArray[np.uint8]:
     memory = np.empty(size_bytes + BLOCK_BYTES, np.uint8)  # bounded: chunks of constant size, in the callers
     begin = (position - _address(memory)) % BLOCK_BYTES
     return memory[begin : begin + size_bytes]
+
+
+class LentMemory:
+    """Memory of large reads, which is lent again when nothing refers to it: the kernel takes long to clear new pages.
+
+    For one thread that reads. Any thread may drop the last reference.
+    """
+
+    def __init__(self) -> None:
+        self._free: deque[NDArray[np.uint8]] = deque()
+
+    def lend(self, position: int, size_bytes: int) -> NDArray[np.uint8]:
+        """As `memory_for`. A small read, after which few are large, gives back what is free."""
+        import numpy as np
+
+        if size_bytes < _LARGE_READ_BYTES:
+            self._free.clear()
+            return memory_for(position, size_bytes)
+        whole = self._free.popleft() if self._free else None
+        if whole is None or len(whole) < size_bytes + BLOCK_BYTES:
+            whole = np.empty(size_bytes + BLOCK_BYTES, np.uint8)  # bounded: chunks of constant size, in the callers
+        begin = (position - _address(whole)) % BLOCK_BYTES
+        lent = np.frombuffer(whole.data, np.uint8, size_bytes, begin)  # which all views of it refer to
+        weakref.finalize(lent, self._free.append, whole).atexit = False
+        return lent
 
 
 def write_blocks(fd: int, data: memoryview, position: int) -> int:

@@ -59,7 +59,7 @@ KEPT_PRODUCERS: Final = 4096
 #: How often a kept log forgets expired producers, as a broker does (producer.id.expiration.check.interval.ms).
 _EXPIRATION_CHECK_MS: Final = 600_000
 
-#: From this size on, copying staged files takes longer than passing the work to threads.
+#: From this size on, the writes of a commit take longer than passing them to threads.
 _PARALLEL_COPY_BYTES: Final = 8 * MIB
 
 _FileState: TypeAlias = tuple[int, int, int] | None
@@ -517,11 +517,14 @@ class FileCommits:
 
     def _appended(self, image: MetadataImage, appends: Sequence[PartitionAppend]) -> Iterable[UnifiedLog | None]:
         """Append; the log of each partition."""
-        if not self._appends_files:
-            return (each.append_to(self.logs, image) for each in appends)
-        self.logs.close()  # those of the partitions before
+        is_parallel = len(appends) > 1 and sum(each.size_bytes for each in appends) >= _PARALLEL_COPY_BYTES
+        if self._appends_files:
+            self.logs.close()  # those of the partitions before
+        elif is_parallel:
+            for each in appends:  # logs that know their producers are opened in one thread
+                with contextlib.suppress(KafkalogError, OSError):  # the append finds it again
+                    self.logs.open(image, each.topic_partition)
         tasks = [partial(each.append_to, self.logs, image) for each in appends]
-        is_parallel = sum(each.size_bytes for each in appends) >= _PARALLEL_COPY_BYTES
         return in_parallel(tasks) if is_parallel else [task() for task in tasks]
 
     def _flush(self, logs: Sequence[UnifiedLog]) -> None:

@@ -12,6 +12,9 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, OffsetOutOfRangeError
 from pyspark_kafkalog.record.kernels.scan import walk_headers
 from pyspark_kafkalog.storage.filesystem import memory_for
@@ -121,15 +124,17 @@ def whole_batches(
     piece_bytes: int,
     max_bytes: int,
     may_exceed: bool,
+    memory: Callable[[int, int], NDArray[np.uint8]] = memory_for,
 ) -> BatchBytes:
     """The batches from `position` on, of which the first holds `offset` or a later one; none from `end_offset` on.
 
     The bytes up to `end_position` are committed. At most `piece_bytes`; a first batch that is larger is returned alone
-    if it has at most `max_bytes`, or if it `may_exceed` them. Raises CorruptRecordError, UnsupportedFormatError where a
-    message of an older format begins, ObjectStoreError, OSError.
+    if it has at most `max_bytes`, or if it `may_exceed` them. `memory` is as `memory_for`.
+    Raises CorruptRecordError, UnsupportedFormatError where a message of an older format begins, ObjectStoreError,
+    OSError.
     """
     left_bytes = end_position - position
-    found = _walked(reader, position, end_offset, min(piece_bytes, max_bytes, left_bytes))
+    found = _walked(reader, position, end_offset, min(piece_bytes, max_bytes, left_bytes), memory)
     if len(found.data):
         return found
     header = reader.header_at(position)
@@ -138,7 +143,7 @@ def whole_batches(
     if header.size_bytes <= min(left_bytes, BATCH_BYTES_MAX) and header.last_offset >= offset:
         if header.size_bytes > max_bytes and not may_exceed:
             return BatchBytes(is_cut=True)
-        found = _walked(reader, position, end_offset, header.size_bytes)
+        found = _walked(reader, position, end_offset, header.size_bytes, memory)
         if len(found.data):
             return found
     reader.refuse_old(position)
@@ -150,10 +155,16 @@ def whole_batches(
     )
 
 
-def _walked(reader: SegmentReader, position: int, end_offset: int, size_bytes: int) -> BatchBytes:
+def _walked(
+    reader: SegmentReader,
+    position: int,
+    end_offset: int,
+    size_bytes: int,
+    memory: Callable[[int, int], NDArray[np.uint8]],
+) -> BatchBytes:
     if size_bytes <= 0:
         return BatchBytes()
-    buffer = memory_for(position, size_bytes)  # segments of a copy begin where those of the original do, mostly
+    buffer = memory(position, size_bytes)  # segments of a copy begin where those of the original do, mostly
     count = reader.read_into(position, buffer.data)
     end, last_offset, attributes, _ = walk_headers(buffer[:count], 0, count, reader.base_offset - 1, end_offset)
     return BatchBytes(buffer.data[:end], last_offset, attributes) if end else BatchBytes()

@@ -76,8 +76,7 @@ def test_back_fill_leaves_only_its_end_in_the_page_cache(copy: Path, monkeypatch
     assert max(cached) < MEGABYTES * MIB * 2 / 3
 
 
-@pytest.mark.parametrize("flush", ["fsync", "os"])
-def test_back_fill_goes_past_the_page_cache(copy: Path, monkeypatch: pytest.MonkeyPatch, flush: FlushMode) -> None:
+def test_back_fill_goes_past_the_page_cache(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_dropping(copy.parent)
     monkeypatch.setattr("pyspark_kafkalog.replication.partition_state._FAR_BEHIND_BYTES", MIB)
     written: list[int] = []
@@ -88,11 +87,15 @@ def test_back_fill_goes_past_the_page_cache(copy: Path, monkeypatch: pytest.Monk
         return written[-1]
 
     monkeypatch.setattr(FileSystem, "pwrite_direct", note)
-    follow(copy, flush=flush)
+    follow(copy)
     assert sum(written) >= MEGABYTES * MIB * 2 / 3
 
 
-def test_follower_that_is_not_far_behind_drops_nothing(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("far_behind_bytes", "flush"), [(32 * MIB, "fsync"), (MIB, "os")])
+def test_follower_that_is_not_far_behind_or_does_not_wait_for_the_disk_drops_nothing(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, far_behind_bytes: int, flush: FlushMode
+) -> None:
+    monkeypatch.setattr("pyspark_kafkalog.replication.partition_state._FAR_BEHIND_BYTES", far_behind_bytes)
     monkeypatch.setattr(FileSystem, "pwrite_direct", lambda *_: pytest.fail("pages were passed over"))
     monkeypatch.setattr(FileSystem, "drop_cached", lambda *_: pytest.fail("pages were dropped"))
-    follow(copy)
+    follow(copy, flush=flush)

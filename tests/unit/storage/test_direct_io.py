@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from fakes.page_cache import cached_bytes
 
+from pyspark_kafkalog.record.columns import address_of
 from pyspark_kafkalog.storage import filesystem
-from pyspark_kafkalog.storage.filesystem import BLOCK_BYTES, LOCAL, memory_for, write_blocks
+from pyspark_kafkalog.storage.filesystem import BLOCK_BYTES, LOCAL, LentMemory, memory_for, write_blocks
 from pyspark_kafkalog.units import MIB
 
 
@@ -144,6 +145,19 @@ def test_memory_for_a_position_is_written_there_without_a_copy(
     monkeypatch.setattr(filesystem, "_aligned", lambda chunk: pytest.fail("the bytes were copied"))
     LOCAL.pwrite_uncached(fd, memory.data, position)
     assert os.pread(fd, 6 * MIB, position) == memory.tobytes()
+
+
+def test_memory_is_lent_again_when_no_view_of_it_is_left() -> None:
+    memory = LentMemory()
+    first = memory.lend(BLOCK_BYTES + 5, 2 * MIB)
+    at, kept = address_of(first), first[7:].data
+    assert at % BLOCK_BYTES == 5
+    del first
+    second = memory.lend(5, MIB)
+    assert not np.shares_memory(second, np.frombuffer(kept, np.uint8))
+    del kept
+    assert address_of(memory.lend(5, 2 * MIB)) == at
+    assert len(memory.lend(0, 3 * MIB)) == 3 * MIB
 
 
 def test_child_of_a_fork_has_memory_of_its_own(fd: int) -> None:
