@@ -99,8 +99,8 @@ else:
         """The decorator of a class, with or without options."""
 
         def decorated(cls):
-            wanted = ("__init__", *["__repr__"] * repr, *["__eq__"] * eq, *_COMPARISONS * order)
-            late = [name for name in wanted if name not in cls.__dict__]
+            wanted = {"__init__": True, "__repr__": repr, "__eq__": eq, **dict.fromkeys(_COMPARISONS, order)}
+            late = [name for name, is_wanted in wanted.items() if is_wanted and name not in cls.__dict__]
             if cls.__dict__.get("__hash__") is None and (unsafe_hash or (eq and frozen)):
                 late.append("__hash__")
             elif eq and "__hash__" not in cls.__dict__:
