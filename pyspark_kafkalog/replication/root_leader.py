@@ -56,7 +56,7 @@ from pyspark_kafkalog.root.reads import UNDEFINED_EPOCH, end_of_epoch, epochs_of
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.security.access_control import AccessControl
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
-from pyspark_kafkalog.storage.filesystem import LentMemory
+from pyspark_kafkalog.storage.direct_io import LentMemory
 from pyspark_kafkalog.storage.log.extent_search import (
     LostExtentError,
     open_at,

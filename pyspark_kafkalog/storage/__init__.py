@@ -2,6 +2,7 @@
 
 names        names of topics, partition directories and files
 below_root   opening files and directories of a root without following links; several directories as one path
+direct_io    writes past the page cache, and the memory for them
 filesystem   the calls that change the file system; flush modes; file operations in threads; the clock
 artefacts/   the small files of a partition directory and of a root, one format a module
 segment/     one segment: its log file and its indexes

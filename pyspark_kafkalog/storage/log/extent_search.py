@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, OffsetOutOfRangeError
 from pyspark_kafkalog.record.kernels.scan import walk_headers
-from pyspark_kafkalog.storage.filesystem import memory_for
+from pyspark_kafkalog.storage.direct_io import memory_for
 from pyspark_kafkalog.storage.log.reader import PartitionExtents
 from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX, Extent, SegmentReader
 

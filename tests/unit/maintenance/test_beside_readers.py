@@ -21,7 +21,7 @@ from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.file_root import on_file_system
 from pyspark_kafkalog.storage.names import TopicPartition
 
-SECONDS_MAX = 120.0
+SECONDS_MAX = 600.0
 ORDERS = TopicPartition("orders", 0)
 CONFIGS = {"internal.segment.bytes": "3000", "index.interval.bytes": "200", "file.delete.delay.ms": "0"}
 

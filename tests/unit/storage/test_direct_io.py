@@ -15,8 +15,9 @@ import pytest
 from fakes.page_cache import cached_bytes
 
 from pyspark_kafkalog.record.columns import address_of
-from pyspark_kafkalog.storage import filesystem
-from pyspark_kafkalog.storage.filesystem import BLOCK_BYTES, LOCAL, LentMemory, memory_for, write_blocks
+from pyspark_kafkalog.storage import direct_io
+from pyspark_kafkalog.storage.direct_io import BLOCK_BYTES, LentMemory, memory_for, write_blocks
+from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.units import MIB
 
 
@@ -89,7 +90,7 @@ def test_file_system_without_direct_writes_gets_all_through_the_page_cache(
             raise OSError(code, os.strerror(code))
         return 0
 
-    monkeypatch.setattr("pyspark_kafkalog.storage.filesystem.fcntl.fcntl", refuse)
+    monkeypatch.setattr("pyspark_kafkalog.storage.direct_io.fcntl.fcntl", refuse)
     assert append(fd, SIZES) == content(fd)
 
 
@@ -142,7 +143,7 @@ def test_memory_for_a_position_is_written_there_without_a_copy(
     os.truncate(fd, position)
     memory = memory_for(position, 5 * MIB)
     memory[:] = np.frombuffer(random.Random(7).randbytes(5 * MIB), np.uint8)
-    monkeypatch.setattr(filesystem, "_aligned", lambda chunk: pytest.fail("the bytes were copied"))
+    monkeypatch.setattr(direct_io, "_aligned", lambda chunk: pytest.fail("the bytes were copied"))
     LOCAL.pwrite_uncached(fd, memory.data, position)
     assert os.pread(fd, 6 * MIB, position) == memory.tobytes()
 
@@ -167,5 +168,5 @@ def test_child_of_a_fork_has_memory_of_its_own(fd: int) -> None:
         write_blocks(fd, memoryview(b"c" * BLOCK_BYTES), BLOCK_BYTES * 8)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    if hasattr(filesystem._kept, "memory"):
-        assert bytes(filesystem._kept.memory[: len(whole)]) == whole
+    if hasattr(direct_io._kept, "memory"):
+        assert bytes(direct_io._kept.memory[: len(whole)]) == whole

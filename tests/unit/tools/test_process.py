@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from open_files import open_files_left
 from patience import PATIENCE_S
 
 from pyspark_kafkalog import LogDir
@@ -66,6 +67,16 @@ def test_256_descriptors_are_enough_for_locks_of_jobs_and_for_logs_beside_connec
     logs, segments = share_of_descriptors(16, OPEN_LOGS), share_of_descriptors(16, 1024)
     assert connections + 5 * logs + segments <= 256 - 16
     assert min(connections, logs, segments) >= 16
+
+
+def test_logs_stay_open_as_far_as_others_have_left_descriptors() -> None:
+    others = [os.dup(0) for _ in range(900)]
+    try:
+        with open_files_left(150):
+            assert share_of_descriptors(16, OPEN_LOGS) in (24, 25)
+    finally:
+        for each in others:
+            os.close(each)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
