@@ -1,10 +1,10 @@
 """Kafka's clients at several servers over one log directory, all of them killed and paused at random: no anomaly.
 
-Three `kafkalog serve` serve one root, the first of them with two workers and a committer. A process of librdkafka's
-clients (served_clients.py), one of Kafka's Java clients (ServedClients.java) and one that works on the root itself
-(served_neighbours.py) note what they do and see. A seeded schedule kills, pauses (SIGSTOP), stops and restarts servers,
-kills single workers and their committer, resets and silences the network before servers, moves their clocks, and kills
-and pauses clients. Then everybody must make progress, groups reach the ends of their topics, and
+Three `kafkalog serve` serve one root, over files the first of them with two workers and a committer. A process of
+librdkafka's clients (served_clients.py), one of Kafka's Java clients (ServedClients.java) and one that works on the
+root itself (served_neighbours.py) note what they do and see. A seeded schedule kills, pauses (SIGSTOP), stops and
+restarts servers, kills single workers and their committer, resets and silences the network before servers, moves their
+clocks, and kills and pauses clients. Then everybody must make progress, groups reach the ends of their topics, and
 simulations/anomalies.py looks at the whole history.
 
 KAFKALOG_SOAK_SECONDS sets the duration of the faults, 40 by default; KAFKALOG_SEED repeats a schedule. A run of more
@@ -374,11 +374,13 @@ def make_cluster(
     class_path = java_classes(home)
 
     def server(at: int, port: int, relay: TcpRelay) -> Tended:
+        # Over a bucket every worker is one more writer, and two cores have enough to do with the store and the clients.
+        has_workers = not at and "://" not in root
         clock, trace = home / "control" / f"clock-{at}", home / "logs" / f"server-{at}.trace"
         command = [sys.executable, str(HERE / "served_server.py"), str(clock), str(trace), "serve", "--path", root]
         command += ["--flush", flush, "--listen", f"127.0.0.1:{port}"]
-        command += ["--advertise", f"127.0.0.1:{relay.port}"] if at else ["--workers", str(WORKERS)]
-        return Tended("server", lambda _: command, home / "logs" / f"server-{at}.log", has_workers=not at)
+        command += ["--workers", str(WORKERS)] if has_workers else ["--advertise", f"127.0.0.1:{relay.port}"]
+        return Tended("server", lambda _: command, home / "logs" / f"server-{at}.log", has_workers=has_workers)
 
     own_ports = [free_ports(WORKERS + 1), *(free_port() for _ in range(SERVERS - 1))]
     networks = [relays.enter_context(TcpRelay(port)) for port in own_ports]
