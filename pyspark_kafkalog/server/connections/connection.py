@@ -158,9 +158,9 @@ class Connection:
         """Handle requests until the connection ends, for whatever reason; closes the socket. Raises nothing."""
         try:
             while await self._input.some(self._limits.idle_max_s):
-                self._begin_usual()
+                is_unusual = self._begin_usual()
                 if self._input.has(1):
-                    await self._serve_frame(await self._next_size())
+                    await self._serve_frame(await self._next_size(), is_unusual=is_unusual)
                     await self._stay_muted()
             self._check_failure()
         except CloseConnection as reason:
@@ -175,19 +175,23 @@ class Connection:
             finally:
                 self._transport.close()
 
-    def _begin_usual(self) -> None:
-        """Begin the usual Produce requests that have arrived whole. A coroutine for each step would cost more."""
+    def _begin_usual(self) -> bool:
+        """Begin the usual Produce requests that have arrived whole. A coroutine for each step would cost more.
+
+        Returns whether the next frame was found to be another one.
+        """
         limit = min(self._limit, SMALL_REQUEST_BYTES)
         while len(self._pending) < _IN_FLIGHT_MAX and self._failure is None and not self._session.mute_until_ms:
             frame = self._input.whole_frame(ApiKey.PRODUCE, limit)
             exchange = None if frame is None else self._dispatcher.straight(frame, self._session)
             if frame is None or exchange is None:
-                return
+                return frame is not None
             held = self._requests.of(len(frame)).whole(len(frame))
             if not held.take_at_once(len(frame)):
-                return
+                return False
             self._input.skip(_SIZE.size + len(frame))
             self._pending.append(_Begun(exchange, held, self._handled))
+        return False
 
     @property
     def _limit(self) -> int:
@@ -205,13 +209,18 @@ class Connection:
             raise CloseConnection(f"expected a request of 1 to {limit} bytes, found {_other_protocol(head, size)}")
         return int(size)
 
-    async def _serve_frame(self, size: int) -> None:
-        """Read a frame and handle it. Its memory is counted until it is handled, and given back before the answer is
-        sent, which may take as long as the client likes."""
+    async def _serve_frame(self, size: int, *, is_unusual: bool) -> None:
+        """Read a frame and handle it, in the general way if it `is_unusual`.
+
+        Its memory is counted until it is handled, and given back before the answer is sent, which may take as long as
+        the client likes.
+        """
         frame, held = await self._read_frame(size)
         is_handed_over = False
         try:
-            exchange = await self._dispatcher.open(frame, self._session)
+            exchange: AnyExchange | None = None if is_unusual else self._dispatcher.straight(frame, self._session)
+            if exchange is None:
+                exchange = await self._dispatcher.open(frame, self._session)
             del frame
             if exchange.api_key == ApiKey.PRODUCE and not exchange.is_long:
                 is_handed_over = True

@@ -88,10 +88,7 @@ class Dispatcher:
         self._long_requests = asyncio.Semaphore(_LONG_REQUESTS_MAX)
 
     async def open(self, frame: bytearray, session: Session) -> AnyExchange:
-        """The exchange that the frame begins. Raises CloseConnection for one that is not answered."""
-        straight = self.straight(frame, session)
-        if straight is not None:
-            return straight
+        """The exchange of a frame that `straight` leaves. Raises CloseConnection for one that is not answered."""
         sasl = self._policy.sasl
         if sasl is not None and sasl.expects_token(session):
             return TokenExchange(sasl, session, bytes(frame))
