@@ -63,7 +63,6 @@ RESULTS: Final = np.dtype(
         ("log_append_time_ms", np.int64),
     ]
 )
-_RESULT: Final = struct.Struct("=bqqqq")
 
 _HEAD: Final = struct.Struct("=IB")
 _COUNT: Final = struct.Struct("=I")
@@ -174,11 +173,10 @@ def read_results(content: bytes) -> Iterator[AppendedRange | BaseException]:
 
 def _results(content: bytes) -> Iterator[AppendedRange | BaseException]:
     (count,) = _COUNT.unpack_from(content)
-    end = _COUNT.size + count * _RESULT.size
-    if end > len(content):
+    error_at = _COUNT.size + count * RESULTS.itemsize
+    if error_at > len(content):
         raise ValueError(f"{count} results in {len(content)} bytes")
-    error_at = end
-    for ended, first, last, start, time_ms in _RESULT.iter_unpack(content[_COUNT.size : end]):
+    for ended, first, last, start, time_ms in np.frombuffer(content[_COUNT.size : error_at], RESULTS).tolist():
         if Ended(ended) is Ended.REFUSED:
             (size,) = _COUNT.unpack_from(content, error_at)
             error_at += _COUNT.size + size
