@@ -48,7 +48,9 @@ class Look(Enum):
     KNOWN = auto()
     #: It asks for the next commit.
     NEXT = auto()
-    #: It lists the later commits.
+    #: It reads the later commits, and lists them if that is quicker.
+    FAR = auto()
+    #: It lists the later commits, and the claims of other writers.
     LISTED = auto()
 
 

@@ -14,7 +14,9 @@ The create of the next name decides, by the rule of object_store/retries.py: the
 derives the next name from the last commit: a check for new commits is one GET that finds nothing. A process further
 behind lists the later commits and reads, side by side, the few objects that hold them all; a listing that leaves some
 out only costs more requests. A reader that is slower than the writers would never come to the end: it ends at what a
-second listing shows. A writer does with less: it reads what one listing shows and creates the next name.
+second listing shows. A writer does with less: it reads what one listing shows and creates the next name. If listings
+take much longer than other requests, as in a store that reads a whole folder for each, then a process reads more of the
+commits one after the other before it lists. Else a writer would be behind again after each listing, and never commit.
 
 Objects are created or replaced as a whole, so a crash leaves no partial ones. A crash of a writer leaves its commit
 whole, or none, or a request on its way that still makes it; a later commit then finds the name taken, or takes it.
@@ -371,8 +373,6 @@ class CommitLogStart:
             self._stored = self.offset
 
 
-#: Commits that a reader reads one after the other before it lists the later ones.
-_ONE_BY_ONE: Final = 2
 #: A reader that has listed them so often ends there: others commit faster than it asks.
 _LISTINGS_MAX: Final = 2
 _LISTED_AT_ONCE: Final = 10_000
@@ -450,7 +450,8 @@ class ObjectCommitLog(CommitLog):
         is_opening, listings = many, 0
         while True:
             at = self._start.now()
-            commits = self._read_listed(offset) if many else self._read_next(offset, _ONE_BY_ONE)
+            one_by_one = self.turns.one_by_one
+            commits = self._read_listed(offset) if many else self._read_next(offset, one_by_one)
             read = 0
             for commit in commits:
                 if not is_opening:
@@ -459,7 +460,7 @@ class ObjectCommitLog(CommitLog):
                 offset = commit.next_offset
                 read += 1
             listings += many
-            if listings == _LISTINGS_MAX or (not many and read < _ONE_BY_ONE):
+            if listings == _LISTINGS_MAX or (not many and read < one_by_one):
                 return offset, at
             many = not many  # also after a listing: it may leave out the last ones
 
@@ -474,17 +475,26 @@ class ObjectCommitLog(CommitLog):
             commits = list(self.read_from(offset))
         elif look is Look.KNOWN:
             commits = list(self._read_known(offset))
+        elif look in (Look.FAR, Look.LISTED):
+            commits = list(self._read_far(offset, lists=look is Look.LISTED))
         else:
-            commits = list(self._read_listed(offset) if look is Look.LISTED else self._read_next(offset, 1))
+            commits = list(self._read_next(offset, 1))
         for each in commits:
             self._note(each, at)
             yield each
             offset = each.next_offset
-        if look is Look.LISTED or (look is Look.NEXT and not commits):
+        if look in (Look.LISTED, Look.FAR) or (look is Look.NEXT and not commits):
             self._was_at_end(offset, at)
         if commits:
             self._end_offset = offset
         self.turns.looked()
+
+    def _read_far(self, offset: int, *, lists: bool) -> Iterator[Commit]:
+        """The commits from the one at `offset` on that a listing shows.
+
+        If listings are slow, those to the end of the log: only if it `lists`, or for many commits, there is a listing.
+        """
+        return self._read_to_end(offset, many=lists) if self.turns.lists_slowly else self._read_listed(offset)
 
     def _read_known(self, offset: int) -> Iterator[Commit]:
         """The commits in the object that was read last."""
@@ -515,9 +525,11 @@ class ObjectCommitLog(CommitLog):
 
     def _read_next(self, offset: int, count: int) -> Iterator[Commit]:
         for _ in range(count):
+            at = self._start.now()
             commit = self.read(offset)
             if commit is None:
                 return
+            self._note(commit, at)
             yield commit
             offset = commit.next_offset
 
@@ -562,7 +574,7 @@ class ObjectCommitLog(CommitLog):
                     yield found, each.size_bytes
 
         found = sorted(islice(commits(), _LISTED_AT_ONCE))
-        self.turns.saw_claims(others, at.monotonic_s)
+        self.turns.saw_claims(others, at.monotonic_s, self._waiting.monotonic() - at.monotonic_s)
         return found
 
     def _read_objects(self, offset: int, listed: Sequence[tuple[int, int]]) -> Iterator[Commit]:

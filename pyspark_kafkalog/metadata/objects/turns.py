@@ -68,6 +68,13 @@ _SLOW: Final = 1.5
 #: How many requests a turn may last longer than stated.
 _OVERDUE: Final = 3.0
 
+#: Commits that a process reads one after the other before it lists the later ones: at least, and at most.
+_ONE_BY_ONE: Final = 2
+_ONE_BY_ONE_MAX: Final = 64
+#: Listings are slow if they take as long as so many other requests, which are not compared more closely than this.
+_SLOW_LISTING: Final = 8
+_SHORT_S: Final = 0.01
+
 #: Looks between two creates, if the clock stands still.
 _LOOKS_MAX: Final = 32
 
@@ -106,6 +113,7 @@ class WriterTurns:
         self._lock = threading.Lock()
         self._writer = int.from_bytes(os.urandom(4), "big", signed=True)
         self._request_s = 0.0  # the mean time that the create of this writer's commits takes; 0: unknown
+        self._get_s = self._list_s = 0.0  # the mean times that reading a commit and a listing take
         self._others: dict[int, _Other] = {}
         self._claims: dict[str, _Other] = {}
         self._end = -1  # the offset of the newest commit seen,
@@ -150,9 +158,10 @@ class WriterTurns:
             if len(self._others) > _WRITERS_MAX:
                 del self._others[next(iter(self._others))]
 
-    def saw_claims(self, names: Iterable[str], at_s: float) -> None:
-        """Note the claims that a listing has shown; `names` may hold others."""
+    def saw_claims(self, names: Iterable[str], at_s: float, took_s: float = 0.0) -> None:
+        """Note the claims that a listing has shown, which took `took_s` seconds; `names` may hold others."""
         with self._lock:
+            self._list_s = _mean_of(self._list_s, took_s)
             claims: dict[str, _Other] = {}
             for name in names:
                 match = _CLAIM.fullmatch(name)
@@ -169,9 +178,23 @@ class WriterTurns:
     # What this writer does
 
     def asked(self, seconds: float) -> None:
-        """Note how long a request took, until there was a create."""
+        """Note how long it took to read a commit, which tells how long requests take until there was a create."""
         with self._lock:
+            self._get_s = _mean_of(self._get_s, seconds)
             self._request_s = self._request_s or min(seconds, _LONGEST_REQUEST_S)
+
+    @property
+    def one_by_one(self) -> int:
+        """How many commits are read one after the other before the later ones are listed: as long as that would take.
+
+        Some stores read a whole folder for each listing.
+        """
+        return min(max(_ONE_BY_ONE, int(self._list_s / max(self._get_s, _SHORT_S))), _ONE_BY_ONE_MAX)
+
+    @property
+    def lists_slowly(self) -> bool:
+        """Whether listings take so long that a writer does without them where it can."""
+        return self.one_by_one >= _SLOW_LISTING
 
     def announce(self) -> WriterTurn:
         """What the next commit of this writer states."""
@@ -196,8 +219,7 @@ class WriterTurns:
     def committed(self, base_offset: int, seconds: float) -> None:
         """Note a commit of this writer, whose create took `seconds`."""
         with self._lock:
-            seconds = min(seconds, _LONGEST_REQUEST_S)
-            self._request_s += (_WEIGHT if self._request_s else 1) * (seconds - self._request_s)
+            self._request_s = _mean_of(self._request_s, min(seconds, _LONGEST_REQUEST_S))
             self._end = self._offset = base_offset
             self._last = self._writer
             self._is_seen = False
@@ -245,7 +267,7 @@ class WriterTurns:
             in_step = lost > 1 and self._claim is None
             yield Pause(jitter() * min(lost, 2) * self._request_s if in_step else 0.0, Look.KNOWN)
             is_ignored = before == self._last and self._left_of(before) > 0
-            must = Look.LISTED if lost > 1 else None if self._has_looked else self._cheapest()
+            must = Look.FAR if lost > 1 else None if self._has_looked else self._cheapest()
         elif not self._may_have_to_wait(began):
             return
         self._has_looked = False
@@ -253,7 +275,7 @@ class WriterTurns:
             with self._lock:
                 now = self._monotonic()
                 plan = self._plan(now)
-                if must is not None and (plan is None or must is Look.LISTED):
+                if must is not None and (plan is None or must is Look.FAR):
                     plan = _Plan(Pause(0.0 if plan is None else plan.pause.seconds, must), plan.awaited if plan else [])
                 if plan is None or now >= began + LONGEST_WAIT_S:
                     return
@@ -269,7 +291,7 @@ class WriterTurns:
                 # the same writer again: it does not know that others wait
                 is_ignored = is_ignored or (last == self._last and 0 < left_s < self._left_of(last))
                 is_turn = self._left_of(self._last) >= 0
-                must = Look.LISTED if plan.pause.look is Look.NEXT and has_moved and not is_turn else None
+                must = Look.FAR if plan.pause.look is Look.NEXT and has_moved and not is_turn else None
 
     def _may_have_to_wait(self, now: float) -> bool:
         """Whether a writer that begins a commit must look at the log before."""
@@ -293,14 +315,14 @@ class WriterTurns:
                 since, lead = max(since, *(each - left_s for each in claimed_s)), 0.0
             else:
                 lead = _LEAD
-            return _wait(since + left_s + slots_s - lead * self._request_s - now, Look.LISTED, ahead)
+            return _wait(since + left_s + slots_s - lead * self._request_s - now, Look.FAR, ahead)
         if holder is not None and left_s > 0:
             left_s += holder.seen_s - now
             if left_s > -_OVERDUE * max(holder.request_s, self._request_s):
                 if self._request_s > _SLOW * holder.request_s:  # cannot keep up with it
-                    return _wait(left_s - self._request_s / 2, Look.LISTED)
+                    return _wait(left_s - self._request_s / 2, Look.FAR)
                 if left_s > _LEAD * holder.request_s:
-                    return _wait(left_s - _LEAD * self._request_s, Look.LISTED)
+                    return _wait(left_s - _LEAD * self._request_s, Look.FAR)
                 return _wait(0.0, Look.NEXT)
             holder.left_s = 0.0
         elif not self._is_seen:
@@ -309,7 +331,9 @@ class WriterTurns:
 
     def _cheapest(self) -> Look:
         """The look that takes the fewest requests if others commit as often as before."""
-        return Look.LISTED if self._is_busy or self._expected > 1 else Look.NEXT
+        if self._had_turn:
+            return Look.LISTED
+        return Look.FAR if self._is_busy or self._expected > 1 else Look.NEXT
 
     def _ahead(self, holder: _Other | None, now: float) -> list[_Other]:
         """The writers whose turns come before this one's."""
@@ -361,6 +385,11 @@ class WriterTurns:
                 each.is_busy = False
         if not has_moved:
             self._stale += [name for name, each in self._claims.items() if any(each is other for other in awaited)]
+
+
+def _mean_of(mean: float, newest: float) -> float:
+    """A mean with one more value, of which the newest count most; 0: there was none before."""
+    return mean + (_WEIGHT if mean else 1) * (newest - mean)
 
 
 def _wait(seconds: float, look: Look, awaited: Iterable[_Other] = ()) -> _Plan:

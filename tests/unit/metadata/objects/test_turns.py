@@ -205,17 +205,23 @@ class Racer:
 
 
 class TimedStore(FaultyStore):
-    """A store whose requests take time until they arrive, and again until the answer does, also if it is a refusal."""
+    """A store whose requests take time until they arrive, and again until the answer does, also if it is a refusal.
 
-    def __init__(self, place: ObjectPlace, pass_time: Callable[[], None]) -> None:
-        super().__init__(place.bucket, before=lambda _call: pass_time())
+    A listing takes as long as `listing` other requests.
+    """
+
+    def __init__(self, place: ObjectPlace, pass_time: Callable[[float], None], listing: float) -> None:
+        super().__init__(place.bucket)
         self._pass_time = pass_time
+        self._listing = listing
 
     def _call(self, kind: str, keys: tuple[str, ...], effect: Callable[[], Any], *, requests: int = 1) -> Any:
+        times = self._listing if kind == "list" else 1.0
+        self._pass_time(times)
         try:
             return super()._call(kind, keys, effect, requests=requests)
         finally:
-            self._pass_time()
+            self._pass_time(times)
 
 
 def like_an_earlier_version(store: ObjectMetadataStore, racer: Racer) -> None:
@@ -231,8 +237,13 @@ def like_an_earlier_version(store: ObjectMetadataStore, racer: Racer) -> None:
     store._backend.header, store._backend.pauses = header, pauses  # type: ignore[method-assign]
 
 
-def race(racers: Sequence[Racer], seed: int, *, until_s: float, claim: str | None = None) -> ObjectPlace:
-    """Let the racers commit, over a store whose requests take 20 to 50 ms, and in which `claim` was left."""
+def race(
+    racers: Sequence[Racer], seed: int, *, until_s: float, claim: str | None = None, listing: float = 1.0
+) -> ObjectPlace:
+    """Let the racers commit, over a store whose requests take 20 to 50 ms, and in which `claim` was left.
+
+    A listing takes as long as `listing` other requests.
+    """
     threads, place = VirtualThreads(), ObjectPlace()
     place.create()
     if claim is not None:
@@ -242,7 +253,11 @@ def race(racers: Sequence[Racer], seed: int, *, until_s: float, claim: str | Non
     def body_of(racer: Racer) -> None:
         if racer.begins_s:
             threads.wait(racer.begins_s)
-        client = TimedStore(place, lambda: threads.wait(racer.slowness * drawn.uniform(0.01, 0.025)))
+
+        def pass_time(times: float) -> None:
+            threads.wait(times * racer.slowness * drawn.uniform(0.01, 0.025))
+
+        client = TimedStore(place, pass_time, listing)
         waiting = Waiting(lambda: threads.now_s, threads.wait, drawn.random)
         skew_ms = drawn.randrange(1_000_000)
         forget_images()
@@ -296,6 +311,17 @@ def test_busy_writers_share_with_few_requests_and_none_waits_long(
     assert requests_a_commit(racers) <= most_requests
     assert len(commit_names(place)) >= 20 * least_commits_a_second
     assert longest_wait_s(racers, 20) <= longest_s
+
+
+@pytest.mark.parametrize(("listing", "least_commits_a_second"), [(10, 12), (30, 12), (60, 9)])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.usefixtures("one_after_the_other")
+def test_slow_listings_keep_no_writer_out(listing: float, least_commits_a_second: float, seed: int) -> None:
+    racers = [Racer(number) for number in range(5)]
+    place = race(racers, seed, until_s=20, listing=listing)
+    assert len(commit_names(place)) >= 20 * least_commits_a_second
+    assert longest_wait_s(racers, 20) <= 5
+    assert sum(each.requests["list"] for each in racers) <= len(commit_names(place)) / 2
 
 
 @pytest.mark.parametrize("seed", range(3))
