@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import struct
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 from pyspark_kafkalog.errors import CorruptRecordError
@@ -47,6 +48,12 @@ _TOPIC_ID_TAG: Final = b"\x01\x00\x10"
 _TAGS_WITH_TOPIC_ID_BYTES: Final = 19
 _VALUE_VERSION_BYTES: Final = _INT16.pack(_VALUE_VERSION)
 _OFFSET_AND_EPOCH: Final = struct.Struct(">qi")
+#: Version, offset, leader epoch, and the length of the metadata, which is one more, in one byte.
+_VALUE_START: Final = struct.Struct(">hqiB")
+_INT64: Final = struct.Struct(">q")
+#: So much metadata has its length in one byte.
+METADATA_BYTES_MAX: Final = 126
+_NUMBER: Final = struct.Struct(">i")
 _NUMBER_BYTES: Final = 4
 #: Partitions and topic ids that are kept: those of all groups are the same few.
 _KNOWN_MAX: Final = 1 << 16
@@ -97,6 +104,24 @@ def group_key(key: Message) -> bytes:
 
 def offset_key(group: str, topic_partition: TopicPartition) -> bytes:
     return group_key(OffsetCommitKey(group=group, topic=topic_partition.topic, partition=topic_partition.partition))
+
+
+def usual_keys(group: str, topic: str) -> Callable[[int], bytes]:
+    """The keys of a group's offsets of a topic, by partition: as `offset_key`. Raises InvalidRecordError."""
+    start = group_key(OffsetCommitKey(group=group, topic=topic))[:-_NUMBER_BYTES]
+    return lambda partition: start + _NUMBER.pack(partition)
+
+
+def usual_values(topic_id: bytes, now_ms: int) -> Callable[[int, int, bytes], bytes]:
+    """The values of offsets of a topic, by offset, leader epoch and metadata: as `offset_value`, without the codec.
+
+    The metadata are UTF-8 of at most `METADATA_BYTES_MAX` bytes.
+    """
+    end = _INT64.pack(now_ms) + _TOPIC_ID_TAG + topic_id
+    start = _VALUE_START.pack
+    return lambda offset, leader_epoch, metadata: (
+        start(_VALUE_VERSION, offset, leader_epoch, len(metadata) + 1) + metadata + end
+    )
 
 
 def offset_value(committed: OffsetAndMetadata) -> bytes:

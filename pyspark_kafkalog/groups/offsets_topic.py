@@ -55,7 +55,7 @@ from pyspark_kafkalog.groups.offset_records import (
 from pyspark_kafkalog.metadata.image import may_be_elsewhere
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID, RECORD_BATCH_OVERHEAD_BYTES
-from pyspark_kafkalog.record.reference import Record, decode_batch, encode_batch
+from pyspark_kafkalog.record.reference import decode_batch, encode_pairs
 from pyspark_kafkalog.root.internal_topic import FollowedLog, LogTail, ReplayStep, ensure_internal_topic
 from pyspark_kafkalog.storage.filesystem import FlushMode
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -74,6 +74,8 @@ _LOG: Final = logging.getLogger(__name__)
 _SHARE_TYPES: Final = frozenset(range(10, 16))
 _STREAMS_TYPES: Final = frozenset(range(17, 24))
 
+#: Where the name of the group is in a key, after an int16 with its length.
+_NAME_AT: Final = 2
 #: Offset, key and value; a value of None deletes the key.
 _Change = tuple[int, bytes, "bytes | None"]
 
@@ -108,10 +110,14 @@ class GroupLog(FollowedLog):
     def advance(self, first_offset: int, end_offset: int, changes: Mapping[bytes, bytes | None]) -> None:
         """Take over what the caller has appended at the end, outside of transactions, without reading it."""
         assert first_offset == self.end_offset
+        name, group = b"", ""
         for key, value in changes.items():
-            named = group_of_key(key)
-            assert named is not None
-            self._apply(named[1], (first_offset, key, value))
+            if not name or not key.startswith(name, _NAME_AT):  # most are of the group of the one before
+                named = group_of_key(key)
+                assert named is not None
+                group = named[1]
+                name = key[_NAME_AT : _NAME_AT + 2 + int.from_bytes(key[_NAME_AT : _NAME_AT + 2], "big")]
+            self._apply(group, (first_offset, key, value))
         self.end_offset = end_offset
 
     def groups(self) -> set[str]:
@@ -464,13 +470,7 @@ def encode_records(records: GroupRecords, config: LogConfig, codec: CompressionT
     offset = 0
     limit_bytes = min(_BATCH_BYTES, config.max_message_bytes - RECORD_BATCH_OVERHEAD_BYTES)
     for together in _in_batches(records.items(), limit_bytes):
-        yield encode_batch(
-            [
-                Record(offset=offset + at, timestamp_ms=now_ms, key=key, value=value)
-                for at, (key, value) in enumerate(together)
-            ],
-            compression=codec,
-        )
+        yield encode_pairs(together, base_offset=offset, timestamp_ms=now_ms, compression=codec)
         offset += len(together)
 
 

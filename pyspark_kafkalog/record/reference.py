@@ -105,6 +105,8 @@ def read_unsigned_varint(data: bytes | memoryview, at: int, end: int) -> tuple[i
 
 def encode_varint(value: int) -> bytes:
     """The bytes of an int32 with zigzag."""
+    if 0 <= value < len(_SHORT_VARINTS):
+        return _SHORT_VARINTS[value]
     return _encode_groups((value << 1) ^ (value >> 31))
 
 
@@ -143,6 +145,10 @@ def _encode_groups(raw: int) -> bytes:
         raw >>= 7
     out.append(raw)
     return bytes(out)
+
+
+#: Those of most lengths.
+_SHORT_VARINTS: Final = [_encode_groups(each << 1) for each in range(256)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -462,6 +468,35 @@ def encode_batch(
         records_count=len(records),
     )
     return seal(header, body)
+
+
+def encode_pairs(
+    pairs: Sequence[tuple[bytes | None, bytes | None]],
+    *,
+    base_offset: int,
+    timestamp_ms: int,
+    compression: CompressionType = CompressionType.NONE,
+) -> bytes:
+    """As `encode_batch`, of records that have a key, a value and the same time alone, without an object for each."""
+    if not pairs or base_offset < 0 or timestamp_ms < NO_TIMESTAMP:
+        raise InvalidRecordError(f"{len(pairs)} records at offset {base_offset} and time {timestamp_ms} are no batch")
+    body = bytearray()
+    for delta, (key, value) in enumerate(pairs):
+        content = b"\0\0" + encode_varint(delta) + _sized(key) + _sized(value) + b"\0"
+        body += encode_varint(len(content)) + content
+    records = bytes(body)
+    if compression is not CompressionType.NONE:
+        records = CODECS[compression].compress(records, None)
+    header = BatchHeader(
+        base_offset=base_offset,
+        size_bytes=RECORD_BATCH_OVERHEAD_BYTES + len(records),
+        attributes=compression,
+        last_offset_delta=len(pairs) - 1,
+        base_timestamp_ms=timestamp_ms,
+        max_timestamp_ms=timestamp_ms,
+        records_count=len(pairs),
+    )
+    return seal(header, records)
 
 
 def encode_records(records: Iterable[Record], *, base_offset: int, base_timestamp_ms: int) -> bytes:

@@ -14,6 +14,7 @@ In reading order:
 - metadata: ApiVersions, Metadata, FindCoordinator, and the topics as requests name them
 - produce: Produce, and the checks of its batches
 - straight_produce: the usual Produce, read at fixed places and answered by one structure
+- straight_offsets: the usual OffsetCommit, in the same manner
 - metrics: what the server has done, and its HTTP end point
 - workers: several server processes on one machine
 

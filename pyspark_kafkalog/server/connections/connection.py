@@ -5,7 +5,8 @@
     Produce               begins at once: the Produce requests that a client has sent ahead wait for the same commit.
                           Those that are decided together are answered together
     any other request     begins when all earlier ones are answered, as in Kafka, so that it sees what they did. Also a
-                          Produce of thousands of partitions: it submits its batches in several turns
+                          Produce of thousands of partitions: it submits its batches in several turns. A usual
+                          OffsetCommit begins at once if there are none, and later ones begin when it is answered
 
 Kafka's broker reads nothing from a connection while a request of it is handled; reading Produce ahead is what lets one
 producer with several requests in flight share commits. A client sees the same either way: answers come in order.
@@ -28,14 +29,14 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.metadata.messages.schema import Piece
 from pyspark_kafkalog.protocol.api import ApiKey
-from pyspark_kafkalog.server.connections.dispatch import AnyExchange, Dispatcher
+from pyspark_kafkalog.server.connections.dispatch import STRAIGHT_APIS, AnyExchange, Dispatcher
 from pyspark_kafkalog.server.connections.request_bytes import (
     SMALL_REQUEST_BYTES,
     HeldRequest,
@@ -67,6 +68,8 @@ _FRAME_MIN_BYTES_A_SECOND: Final = 1 << 20
 #: The API key, which tells how large a request may be.
 _API_KEY: Final = struct.Struct(">h")
 _IN_FLIGHT_MAX: Final = 32
+#: An answer in memory of at most so many bytes is sent at once, if the socket takes it, and not counted.
+_SMALL_ANSWER_BYTES: Final = 128 << 10
 #: Requests that may wait for as long as the client says, and how soon it is looked whether it is still there.
 _WAITING_APIS: Final = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 _LOOK_S: Final = 5.0
@@ -148,7 +151,7 @@ class Connection:
         self._log = log
         self._monotonic_ms = monotonic_ms
         self._input = _Input(transport)
-        self._pending: deque[_Begun] = deque()  # Produce requests that are not answered, in their order
+        self._pending: deque[_Begun] = deque()  # requests that are not answered, in their order
         self._is_answering = False  # in the loop's next turn
         self._sending: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
@@ -176,22 +179,31 @@ class Connection:
                 self._transport.close()
 
     def _begin_usual(self) -> bool:
-        """Begin the usual Produce requests that have arrived whole. A coroutine for each step would cost more.
+        """Begin the usual requests that have arrived whole. A coroutine for each step would cost more.
 
         Returns whether the next frame was found to be another one.
         """
         limit = min(self._limit, SMALL_REQUEST_BYTES)
         while len(self._pending) < _IN_FLIGHT_MAX and self._failure is None and not self._session.mute_until_ms:
-            frame = self._input.whole_frame(ApiKey.PRODUCE, limit)
+            frame = self._input.whole_frame(STRAIGHT_APIS, limit)
             exchange = None if frame is None else self._dispatcher.straight(frame, self._session)
             if frame is None or exchange is None:
                 return frame is not None
+            if self._has_to_settle(exchange):
+                return False
             held = self._requests.of(len(frame)).whole(len(frame))
             if not held.take_at_once(len(frame)):
                 return False
             self._input.skip(_SIZE.size + len(frame))
             self._pending.append(_Begun(exchange, held, self._handled))
         return False
+
+    def _has_to_settle(self, exchange: AnyExchange) -> bool:
+        """Whether earlier requests have to be answered before this one begins: all do but Produce after Produce."""
+        if not self._pending and self._sending is None:
+            return False
+        keys = (exchange.api_key, self._pending[-1].api_key if self._pending else ApiKey.PRODUCE)
+        return keys != (ApiKey.PRODUCE, ApiKey.PRODUCE)
 
     @property
     def _limit(self) -> int:
@@ -223,6 +235,8 @@ class Connection:
                 exchange = await self._dispatcher.open(frame, self._session)
             del frame
             if exchange.api_key == ApiKey.PRODUCE and not exchange.is_long:
+                if self._has_to_settle(exchange):
+                    await self._settle()
                 is_handed_over = True
                 self._pending.append(_Begun(exchange, held, self._handled))
                 del exchange
@@ -344,6 +358,10 @@ class Connection:
         size_bytes = sum(len(each) for each in pieces if isinstance(each, _MEMORY))
         if len(pieces) and any(not isinstance(each, _MEMORY) for each in pieces):
             size_bytes += self._transport.file_buffer_bytes
+        elif size_bytes <= _SMALL_ANSWER_BYTES:
+            pieces = self._transport.send_now(pieces)
+            if not pieces:
+                return
         with self._responses.sending(size_bytes, self._transport.abort, self._session.owners):
             await send_pieces(self._transport, pieces)
 
@@ -379,12 +397,12 @@ class Connection:
 
 
 class _Begun:
-    """A Produce request that is being handled, whether its client stays or not: what was read is committed.
+    """A request that is being handled, whether its client stays or not: what was read is committed.
 
     Its bytes are counted until then. `handled` is called at the end.
     """
 
-    __slots__ = ("_handled", "_handling", "_held", "is_done")
+    __slots__ = ("_handled", "_handling", "_held", "api_key", "is_done")
 
     def __init__(
         self,
@@ -392,6 +410,7 @@ class _Begun:
         held: HeldRequest,
         handled: Callable[[_Begun], None],
     ) -> None:
+        self.api_key = exchange.api_key
         self._held = held
         self._handled = handled
         self.is_done = False
@@ -467,13 +486,15 @@ class _Input:
         """Drop so many of the bytes that are kept."""
         self._take(size)
 
-    def whole_frame(self, api_key: int, size_max: int) -> bytearray | None:
-        """A copy of the next frame, if it is of the API and at most so long, and all of it is kept; it stays here."""
+    def whole_frame(self, apis: Container[bytes], size_max: int) -> bytearray | None:
+        """A copy of the next frame, if it is of one of the APIs and at most so long, and all is kept; it stays here."""
         begin = self._start + _SIZE.size
         if len(self._rest) < begin + _API_KEY.size:
             return None
-        (size,), (key,) = _SIZE.unpack_from(self._rest, self._start), _API_KEY.unpack_from(self._rest, begin)
-        if key != api_key or not _API_KEY.size <= size <= size_max or len(self._rest) - begin < size:
+        (size,) = _SIZE.unpack_from(self._rest, self._start)
+        if self._rest[begin : begin + _API_KEY.size] not in apis or not _API_KEY.size <= size <= size_max:
+            return None
+        if len(self._rest) - begin < size:
             return None
         return bytearray(memoryview(self._rest)[begin : begin + size])
 

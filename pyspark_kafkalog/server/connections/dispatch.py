@@ -36,6 +36,7 @@ from pyspark_kafkalog.server.request_errors import error_code_of, text_for_clien
 from pyspark_kafkalog.server.roles import Roles
 from pyspark_kafkalog.server.security.connection_policy import ConnectionPolicy
 from pyspark_kafkalog.server.security.sasl import SaslAuthenticator
+from pyspark_kafkalog.server.straight_offsets import StraightCommit, parse_usual_commit, straight_commit
 from pyspark_kafkalog.server.straight_produce import Handled, StraightProduce, parse_usual, straight_append
 from pyspark_kafkalog.values import quick_dataclass
 
@@ -77,6 +78,9 @@ _LONG_ANSWERS: Final = frozenset(
     }
 )
 
+#: The APIs with a straight way, by the first bytes of their frames.
+STRAIGHT_APIS: Final = {each.to_bytes(2, "big"): each for each in (ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT)}
+
 
 class Dispatcher:
     """Finds the handler of each request."""
@@ -106,18 +110,14 @@ class Dispatcher:
         exchange = Exchange(role.context, self._policy, parsed, handler, body, session, len(frame), self._handled)
         return LongExchange(exchange, frame, self._long_requests) if parsed.has_many_elements else exchange
 
-    def straight(self, frame: bytearray, session: Session) -> StraightProduce | None:
-        """The exchange of a usual Produce of a client without quotas; None if the general way has to decide."""
-        request = parse_usual(frame)
-        context, sasl, quotas = self._roles.current.context, self._policy.sasl, self._policy.quotas
-        if request is None or context.native is None:
+    def straight(self, frame: bytearray, session: Session) -> StraightExchange | None:
+        """The exchange of a usual request of a client without quotas; None if the general way has to decide."""
+        role, sasl, quotas = self._roles.current, self._policy.sasl, self._policy.quotas
+        context = role.context
+        if context.native is None or quotas.has(REQUEST_PERCENTAGE):
             return None
-        if quotas.has(PRODUCER_BYTE_RATE) or quotas.has(REQUEST_PERCENTAGE):
-            return None
-        if sasl is not None and (sasl.expects_token(session) or not sasl.admits(session, ApiKey.PRODUCE)):
-            return None
-        append = straight_append(context, session, frame, request)
-        if append is None:
+        api_key = STRAIGHT_APIS.get(bytes(frame[:2]))
+        if api_key is None or (sasl is not None and (sasl.expects_token(session) or not sasl.admits(session, api_key))):
             return None
 
         def answer(handler: Handler) -> Awaitable[Sequence[Piece] | None]:
@@ -125,7 +125,16 @@ class Dispatcher:
             body, size_bytes = parsed.body(), len(frame)
             return Exchange(context, self._policy, parsed, handler, body, session, size_bytes, self._handled).handle()
 
-        return StraightProduce(context, request, append, self._handled, answer)
+        if api_key == ApiKey.OFFSET_COMMIT:
+            commit = parse_usual_commit(frame)
+            if commit is None:
+                return None
+            return straight_commit(context, role.groups, session, commit, self._handled, answer)
+        request = parse_usual(frame)
+        if request is None or quotas.has(PRODUCER_BYTE_RATE):
+            return None
+        append = straight_append(context, session, frame, request)
+        return None if append is None else StraightProduce(context, request, append, self._handled, answer)
 
     def _body(self, parsed: ParsedRequest) -> Message | None:
         """The body of a request; None if it has too many elements to be read here."""
@@ -338,4 +347,5 @@ class TokenExchange:
         return [_TOKEN_SIZE.pack(len(answer.token)) + answer.token]
 
 
-AnyExchange: TypeAlias = Exchange | LongExchange | StraightProduce | TokenExchange
+StraightExchange: TypeAlias = StraightProduce | StraightCommit
+AnyExchange: TypeAlias = Exchange | LongExchange | StraightExchange | TokenExchange

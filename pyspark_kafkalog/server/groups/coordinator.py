@@ -263,6 +263,14 @@ class GroupCoordinator:
         shard.take_over(group_id)
         return shard
 
+    def loaded_shard_of(self, group_id: str) -> Shard | None:
+        """The partition of the group as it was last read, if it is loaded and coordinated here."""
+        if self._is_stopping or OFFSETS_TOPIC not in self.context.image().topics:
+            return None
+        partition = partition_of_group(self.context, group_id)
+        shard = self._shards.get(partition)
+        return shard if shard is not None and self.context.coordinates(OFFSETS_TOPIC, partition) else None
+
     async def read_shard_of(self, group_id: str) -> Shard:
         """The partition of the group, for a request that reads it, with all that others have written to it.
 

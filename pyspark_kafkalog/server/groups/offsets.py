@@ -36,15 +36,16 @@ from pyspark_kafkalog.protocol.messages.transactions import TxnOffsetCommitReque
 from pyspark_kafkalog.server.context import Request, ServerContext, Session
 from pyspark_kafkalog.server.event_loop import YieldBudget, in_turns
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
-from pyspark_kafkalog.server.groups.shard import Planned, Shard
+from pyspark_kafkalog.server.groups.shard import Changes, Planned, Shard
 from pyspark_kafkalog.server.metadata import know_partitions, known_topics, with_names
 from pyspark_kafkalog.server.request_errors import RequestError
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.values import quick_dataclass
 
 _GROUPS_FROM: Final = 8
 _TOP_LEVEL_ERROR_FROM: Final = 2
 _EPOCHS_FROM: Final = 9
-_TOPIC_IDS_FROM: Final = 10
+TOPIC_IDS_FROM: Final = 10
 _NO_OFFSET: Final = -1
 _TopicT = TypeVar("_TopicT", wire.OffsetCommitRequestTopic, TxnOffsetCommitRequestTopic)
 AnyOffset: TypeAlias = wire.OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
@@ -76,6 +77,42 @@ def validate_commit(
         error = ErrorCode.GROUP_ID_NOT_FOUND if api_version >= _EPOCHS_FROM else ErrorCode.ILLEGAL_GENERATION
     if error is not ErrorCode.NONE:
         raise RequestError(error)
+
+
+@quick_dataclass(frozen=True, slots=True)
+class CommittingMember:
+    """The member that commits offsets, in its generation or member epoch."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+
+
+def commit_plan(
+    context: ServerContext,
+    shard: Shard,
+    group_id: str,
+    member: CommittingMember,
+    changes: Changes,
+    held_ids: Mapping[str, str | None],
+    *,
+    api_version: int,
+) -> Callable[[], Planned]:
+    """The write of an OffsetCommit, whose topics still have the ids `held_ids` then, by name.
+
+    It raises RequestError if the member may not commit, or a topic is another one.
+    """
+
+    def plan() -> Planned:
+        validate_commit(
+            shard, group_id, member.member_id, member.instance_id, member.generation, api_version=api_version
+        )
+        if any(known_topics(context).topic_id(name) != held for name, held in held_ids.items()):
+            has_ids = api_version >= TOPIC_IDS_FROM
+            raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID if has_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return Planned(changes, topic_ids=held_ids)
+
+    return plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +159,7 @@ class GroupOffsetHandlers:
     async def commit(
         self, context: ServerContext, request: Request[wire.OffsetCommitRequest]
     ) -> wire.OffsetCommitResponse:
-        body, has_ids = request.body, request.api_version >= _TOPIC_IDS_FROM
+        body, has_ids = request.body, request.api_version >= TOPIC_IDS_FROM
         if not _may(context, request.session, AclOperation.READ, ResourceType.GROUP, body.group_id):
             return await _committed(body.topics, {}, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         checked = await checked_commit(context, request.session, body.topics, has_ids=has_ids)
@@ -150,22 +187,11 @@ class GroupOffsetHandlers:
             )
             changes[offset_key(body.group_id, topic_partition)] = offset_value(committed)
         # A value with an expiry time has no room for the topic's id: the topic must still be the same in the commit.
-        has_ids = api_version >= _TOPIC_IDS_FROM
+        has_ids = api_version >= TOPIC_IDS_FROM
         held_ids = {} if expires_ms == NO_EXPIRY and not has_ids else checked.topic_ids
 
-        def plan() -> Planned:
-            validate_commit(
-                shard,
-                body.group_id,
-                body.member_id,
-                body.group_instance_id,
-                body.generation_id_or_member_epoch,
-                api_version=api_version,
-            )
-            if any(known_topics(context).topic_id(name) != held for name, held in held_ids.items()):
-                raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID if has_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return Planned(changes, topic_ids=held_ids)
-
+        member = CommittingMember(body.member_id, body.group_instance_id, body.generation_id_or_member_epoch)
+        plan = commit_plan(context, shard, body.group_id, member, changes, held_ids, api_version=api_version)
         await shard.write(body.group_id, plan)
 
     # OffsetFetch
@@ -201,7 +227,7 @@ class GroupOffsetHandlers:
             _check_fetch(shard, asked)
         except RequestError as refused:
             return wire.OffsetFetchResponseGroup(group_id=asked.group_id, error_code=refused.code)
-        has_ids = request.api_version >= _TOPIC_IDS_FROM
+        has_ids = request.api_version >= TOPIC_IDS_FROM
         if asked.topics is None:
             wanted = _all_topics(context, shard.log.records(asked.group_id))
         else:

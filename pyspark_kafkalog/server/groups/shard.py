@@ -4,11 +4,11 @@
     classic groups              their state machines, made of the newest record; what waits in them is only here
     consumer groups             made of the records
 
-*Writes* queue up. One task takes all that wait, reads what others have written to the partition, lets each write plan
-its records on that state, and commits them as one unit. The unit is refused if the partition's end in the newest image
-is not the one that was read: then the tail is read and all is planned again. So whatever writes here, another server
-that believes to be the coordinator, Spark or a tool, no writer overwrites a decision that it has not seen. A write that
-depends on its group's members is the only one of its group in its batch.
+*Writes* queue up. One coroutine takes all that wait, lets each write plan its records on the state that was read, and
+commits them as one unit. The unit is refused if the partition's end in the newest image is not the one that was read:
+then the tail is read and all is planned again. So whatever writes here, another server that believes to be the
+coordinator, Spark or a tool, no writer overwrites a decision that it has not seen. A write that depends on its group's
+members is the only one of its group in its batch.
 
 If somebody else has written a classic group's record, its machine here is closed, and the group continues as in the
 log.
@@ -31,7 +31,7 @@ from pyspark_kafkalog.errors import CommitConflictError, CorruptRecordError, Kaf
 from pyspark_kafkalog.groups.classic_group import ClassicGroup, classic_key, classic_value
 from pyspark_kafkalog.groups.consumer_group import ConsumerGroup
 from pyspark_kafkalog.groups.group_state import OtherGroup
-from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_of_key, is_offset
+from pyspark_kafkalog.groups.offset_records import OFFSET_TYPES, OFFSETS_TOPIC, group_of_key, is_offset
 from pyspark_kafkalog.groups.offsets_topic import AnyGroup, GroupLog, encode_records, groups_changed
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.internal_records import GroupMetadataValue
@@ -40,6 +40,7 @@ from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.root.commit.changes import AppendOrigin, CommitUnit, LeaderAppend
 from pyspark_kafkalog.server.context import ServerContext
+from pyspark_kafkalog.server.event_loop import Eager, PromptFuture
 from pyspark_kafkalog.server.groups.classic import ClassicHost, ClassicLimits, ClassicProtocol
 from pyspark_kafkalog.server.metadata import ImageTopics
 from pyspark_kafkalog.server.request_errors import RequestError
@@ -84,8 +85,9 @@ class Planned:
 class _Write:
     group_id: str
     plan: Callable[[], Planned]
-    is_exclusive: bool
-    result: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    is_exclusive: bool = False
+    may_be_behind: bool = False
+    result: PromptFuture[Any] = field(default_factory=lambda: PromptFuture(loop=asyncio.get_running_loop()))
 
 
 class Shard:
@@ -112,7 +114,8 @@ class Shard:
         self._topic_id = ""
         #: The writes that wait, by group, each with those of its group in order.
         self._queue: dict[str, deque[_Write]] = {}
-        self._writer: asyncio.Task[None] | None = None
+        #: Done once the writes that are under way have ended.
+        self._writing: asyncio.Future[None] | None = None
         self._reading = asyncio.Lock()
         self._following = asyncio.Lock()
         self._refreshed_ms = 0
@@ -184,8 +187,10 @@ class Shard:
         self._refreshed_ms = refreshed_ms
 
     def _is_at_end(self) -> bool:
-        found = self._context.root.partition(OFFSETS_TOPIC, self.partition)
-        return found.topic_id == self._topic_id and found.high_watermark == self.log.end_offset
+        """Whether all is read that the partition has in the image. Raises UnknownTopicError."""
+        topic = self._context.image().topic(OFFSETS_TOPIC)
+        found = topic.partitions[self.partition]
+        return topic.topic_id == self._topic_id and found.high_watermark == self.log.end_offset
 
     def _follow_classic(self, group_id: str) -> None:
         """Have the machine of a group with members, as its record says; close one that another server has replaced."""
@@ -299,13 +304,16 @@ class Shard:
 
     # Writing
 
-    async def write(self, group_id: str, plan: Callable[[], Planned], *, is_exclusive: bool = False) -> Any:
+    async def write(
+        self, group_id: str, plan: Callable[[], Planned], *, is_exclusive: bool = False, may_be_behind: bool = False
+    ) -> Any:
         """Commit what `plan` makes of the newest state; its result. It may be called again.
 
-        `is_exclusive`: nothing else of the group is planned on the same state. Raises what `plan` raises, and
-        RequestError if the commit fails.
+        `is_exclusive`: nothing else of the group is planned on the same state. `may_be_behind`: the caller has not
+        asked `follow`, so that a refusal by `plan` counts only once all is read that others have written. Raises what
+        `plan` raises, and RequestError if the commit fails.
         """
-        return await self._submit(_Write(group_id, plan, is_exclusive))
+        return await self._submit(_Write(group_id, plan, is_exclusive, may_be_behind))
 
     def write_classic(self, group_id: str, value: GroupMetadataValue, done: Callable[[ErrorCode], None]) -> None:
         """Commit a classic group's record, if its machine is still the one that writes it."""
@@ -327,23 +335,31 @@ class Shard:
             code = error.code if isinstance(error, RequestError) else ErrorCode.UNKNOWN_SERVER_ERROR
             done(ErrorCode.NONE if error is None and not result.cancelled() else code)
 
-        self._submit(_Write(group_id, plan, True)).add_done_callback(finished)
+        self._submit(_Write(group_id, plan, is_exclusive=True)).add_done_callback(finished)
 
-    def _submit(self, write: _Write) -> asyncio.Future[Any]:
+    def _submit(self, write: _Write) -> PromptFuture[Any]:
         if self.is_closed:
             write.result.set_exception(RequestError(ErrorCode.NOT_COORDINATOR))
             return write.result
         self._queue.setdefault(write.group_id, deque()).append(write)
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._write_all())
+        if self._writing is None:
+            loop = asyncio.get_running_loop()
+            self._writing = loop.create_future()
+            loop.call_soon(self._write_all)
         return write.result
 
-    async def _write_all(self) -> None:
-        try:
-            while self._queue:
-                await self._write_batch(self._take_batch())
-        finally:
-            self._writer = None
+    def _write_all(self) -> None:
+        """Write all that waits. No task can be cancelled meanwhile: the state here must follow what is committed."""
+        Eager(self._write_batches(), self._written)
+
+    def _written(self, ended: Eager[None]) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.set_result(None)
+
+    async def _write_batches(self) -> None:
+        while self._queue:
+            await self._write_batch(self._take_batch())
 
     def _take_batch(self) -> list[_Write]:
         """Writes that wait: of each group one that is exclusive, or those before the next one that is."""
@@ -362,11 +378,13 @@ class Shard:
         return batch
 
     async def _write_batch(self, batch: Sequence[_Write]) -> None:
-        for _ in range(_CONFLICTS_MAX):
+        for attempt in range(_CONFLICTS_MAX):
             try:
-                await self._follow_log()
+                is_behind = not attempt and self._may_plan_behind()
+                if not is_behind:
+                    await self._follow_log()
                 batch = [each for each in batch if not each.result.done()]
-                planned = [(each, await self._planned(each)) for each in batch]
+                planned = [(each, await self._planned(each, is_behind=is_behind)) for each in batch]
                 await self._commit([(each, its) for each, its in planned if its is not None])
                 return
             except (TailMovedError, CommitConflictError):
@@ -375,15 +393,24 @@ class Shard:
                 _LOG.warning("%s-%d could not be written: %s", OFFSETS_TOPIC, self.partition, failure)
                 _fail(batch, RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(failure)))
                 return
-            except BaseException as failure:
+            except (Exception, asyncio.CancelledError) as failure:
                 _fail(batch, failure)
-                raise
+                return
         _fail(batch, RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
-    async def _planned(self, write: _Write) -> Planned | None:
+    def _may_plan_behind(self) -> bool:
+        """Whether to plan on what was read, and to let the commit find out whether somebody else has written since.
+
+        A file system tells the commit at once. In an object store a lost race costs more than to ask before.
+        """
+        native = self._context.native
+        return native is not None and bool(native.directories) and self._is_at_end()
+
+    async def _planned(self, write: _Write, *, is_behind: bool) -> Planned | None:
         """What the write does now; None if it is refused: a record that is too large must not fail the others' commit.
 
         All members of a large group may get other partitions, which takes a while: other clients come first meanwhile.
+        Raises TailMovedError if it is refused, and others may have written since the request came.
         """
         group = self._modern.get(write.group_id)
         is_large = isinstance(group, ConsumerGroup) and len(group.members) >= _LARGE_GROUP
@@ -391,10 +418,12 @@ class Shard:
         try:
             planned = await self._context.run(write.plan) if is_large and write.is_exclusive else write.plan()
         except Exception as error:
+            if is_behind and write.may_be_behind:
+                raise TailMovedError("the request may be right by what others have written") from error
             refusal = error
         else:
             limit = self._record_bytes_max()
-            largest = max((len(key) + len(value or b"") for key, value in planned.changes.items()), default=0)
+            largest = max([len(key) + len(value or b"") for key, value in planned.changes.items()], default=0)
             if largest <= limit:
                 return planned
             _LOG.warning("group %s: a record of %d bytes is refused, %d are allowed", write.group_id, largest, limit)
@@ -420,16 +449,18 @@ class Shard:
             changes.update(planned.changes)
             topic_ids.update(planned.topic_ids)
         if changes:
-            # Not cancelled with this task: the state here must follow what was committed.
-            first, end = await asyncio.shield(asyncio.ensure_future(self._append(changes, topic_ids)))
+            first, end = await self._append(changes, topic_ids)
             if first == self.log.end_offset:
                 self.log.advance(first, end, changes)
-                for key in changes:
+                for key, value in changes.items():
+                    if value is not None and key[:2] in OFFSET_TYPES:
+                        continue  # it makes no other group of one that there is
                     named = group_of_key(key)
                     if named is not None and not (is_offset(named[0]) and self.log.has(named[1])):
                         self._modern.pop(named[1], None)
-        for write, planned in writes:
+        for _, planned in writes:
             planned.done()
+        for write, planned in writes:
             if not write.result.done():
                 write.result.set_result(planned.result)
 
@@ -453,7 +484,7 @@ class Shard:
                 raise TailMovedError(f"a topic of {', '.join(topic_ids)} was deleted")
             return (append,)
 
-        (appended,) = await context.committer.commit(CommitUnit(appends=appends))
+        (appended,) = await context.committer.submit(CommitUnit(appends=appends, size_bytes=len(data)))
         return appended.first_offset, appended.last_offset + 1
 
     # The end
@@ -469,9 +500,8 @@ class Shard:
 
     async def drained(self) -> None:
         """Return when the write that is under way has ended."""
-        if self._writer is not None:
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._writer
+        if self._writing is not None:
+            await asyncio.shield(self._writing)
 
 
 def _if_consumer(group: AnyGroup | None) -> ConsumerGroup | None:

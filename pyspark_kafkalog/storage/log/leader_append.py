@@ -211,10 +211,9 @@ def validate_batches(
     given = as_bytes_array(data)
     _check_first_size(given, config)
     stored = np.array(given)
-    if is_client:
-        accepted = _accepted(stored, next_offset, leader_epoch, config, now_ms)
-        if accepted is not None:
-            return accepted
+    accepted = _accepted(stored, next_offset, leader_epoch, config, now_ms)
+    if accepted is not None:  # as of a client, who may do less than a coordinator
+        return accepted
     batches = _assign_offsets(stored, next_offset, leader_epoch, is_client=is_client)
     if not len(batches):
         return LeaderBatches(stored, batches)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import random
-import re
 import shutil
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builders.leader_writers import batch
-from fakes.hostile_clients import connected, mutated, sized
+from fakes.hostile_clients import mutated
 from kafka_processes.served import serve
 from tiers import SEED, examples
+from wire_answers import LAST, answers, counts
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
@@ -27,7 +27,6 @@ from pyspark_kafkalog.metadata.users import (
     quota_entity,
 )
 from pyspark_kafkalog.protocol.api import APIS, ApiKey, encode_request, joined
-from pyspark_kafkalog.protocol.messages.cluster import ApiVersionsRequest
 from pyspark_kafkalog.protocol.messages.records import PartitionProduceData, ProduceRequest, TopicProduceData
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, CRC_AT, crc32c
@@ -38,8 +37,6 @@ from pyspark_kafkalog.server.straight_produce import StraightProduce, UsualProdu
 from pyspark_kafkalog.storage.names import encode_uuid
 
 PRODUCE = APIS[ApiKey.PRODUCE]
-TIMES = re.compile(rb"out of \[[^]]*\]")  # the clock is in the message of a refusal
-LAST = 1 << 30  # the correlation id of a request whose answer is the last one
 TOPICS = ("a", "a", "zstd", "compact", "small", "denied")
 NAMES = (*TOPICS, "unknown", "", "x" * 126, "x" * 127, "__consumer_offsets", "\udcff")
 
@@ -118,41 +115,6 @@ class Requests:
         return source.choice((1, 2)), source.choice((0, 0, 0, 0, 1)), source.choice((0, 0, 1, 2, 3, 5, (1 << 31) - 1))
 
 
-def answers(port: int, frames: Sequence[bytes]) -> list[bytes]:
-    """All answers to the frames, which are sent together, up to the end of the connection or to a last request."""
-    last = joined(encode_request(APIS[ApiKey.API_VERSIONS], 0, LAST, "last", ApiVersionsRequest()))
-    found: list[bytes] = []
-    with connected(port) as sock:
-        sock.settimeout(60)
-        sock.sendall(b"".join([*map(sized, frames), last]))
-        with sock.makefile("rb") as stream:
-            while len(head := _read(stream, 4)) == 4:
-                answer = _read(stream, *struct.unpack(">i", head))
-                if answer[:4] == struct.pack(">i", LAST):
-                    return [*found, b"last"]
-                found.append(TIMES.sub(b"", answer))
-    return found
-
-
-def _read(stream: Any, size: int) -> bytes:
-    try:
-        data: bytes = stream.read(size)
-    except ConnectionError:
-        return b""
-    return data
-
-
-def counts(metrics: ServerMetrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """What was counted, without times and commits, which depend on when requests arrive."""
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in metrics.registry.collect()
-        for sample in family.samples
-        if ("produce" in sample.name.lower() or "topic" in sample.labels or sample.labels.get("request") == "PRODUCE")
-        and not any(each in sample.name for each in ("time", "_sum", "_bucket", "created", "commit"))
-    }
-
-
 @pytest.fixture
 def roots(tmp_path: Path) -> tuple[Path, Path]:
     """Two roots with the same topics."""
@@ -219,8 +181,8 @@ def test_both_ways_answer_store_and_count_alike(
                 for root in roots
             ]
             assert logs[0] == logs[1]
-    assert counts(metrics[0]) == counts(metrics[1])
-    assert any("bytes" in name for name, _ in counts(metrics[0]))
+    assert counts(metrics[0], "PRODUCE") == counts(metrics[1], "PRODUCE")
+    assert any("bytes" in name for name, _ in counts(metrics[0], "PRODUCE"))
 
 
 def produce(port: int, topic_id: str, correlation_id: int = 5) -> list[bytes]:

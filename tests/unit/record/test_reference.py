@@ -37,6 +37,7 @@ from pyspark_kafkalog.record.reference import (
     decode_batch,
     decode_records,
     encode_batch,
+    encode_pairs,
     encode_varint,
     seal,
 )
@@ -315,6 +316,22 @@ def test_endless_varint_is_reported_as_varint() -> None:
 def test_record_built_by_test_helpers_is_read() -> None:
     """The builders of the tests above make valid batches by default."""
     assert decode(batch_with_body(record_bytes(), count=1)).records[0].key is None
+
+
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.LZ4])
+def test_pairs_are_encoded_as_records_of_one_time(compression: CompressionType) -> None:
+    sizes = (0, 1, 63, 64, 127, 128, 255, 256, 8191, 8192, 20_000)
+    pairs = [(bytes(size), bytes(size + 1)) for size in sizes] * 30
+    pairs += [(b"key", None), (None, b"value")]
+    records = [Record(offset=7 + at, timestamp_ms=5, key=key, value=value) for at, (key, value) in enumerate(pairs)]
+    found = encode_pairs(pairs, base_offset=7, timestamp_ms=5, compression=compression)
+    assert found == encode_batch(records, compression=compression)
+
+
+@pytest.mark.parametrize(("count", "base_offset", "timestamp_ms"), [(0, 0, 0), (1, -1, 0), (1, 0, -2)])
+def test_pairs_that_are_no_batch_are_not_encoded(count: int, base_offset: int, timestamp_ms: int) -> None:
+    with pytest.raises(InvalidRecordError):
+        encode_pairs([(b"", b"")] * count, base_offset=base_offset, timestamp_ms=timestamp_ms)
 
 
 # --- records that Kafka would not take --------------------------------------------------------------------------------

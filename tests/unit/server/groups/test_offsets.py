@@ -15,6 +15,8 @@ from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import groups, offsets
 from pyspark_kafkalog.protocol.messages.transactions import TxnOffsetCommitRequestPartition
+from pyspark_kafkalog.server.groups.shard import Planned
+from pyspark_kafkalog.server.request_errors import RequestError
 from pyspark_kafkalog.server.transactions.decisions import ProducerIdAndEpoch
 from pyspark_kafkalog.server.transactions.producing import offsets_batch
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -44,6 +46,28 @@ async def test_append_time_of_the_offsets_topic_applies(servers: Callable[[], Gr
     LogDir.open(path).alter_topic("__consumer_offsets", add={"message.timestamp.type": "LogAppendTime"})
     assert await server.commit(2) is ErrorCode.NONE
     assert await servers().fetch() == (2, ErrorCode.NONE)
+
+
+async def test_write_is_refused_only_by_what_others_have_written(servers: Callable[[], GroupServer]) -> None:
+    server, other = servers(), servers()
+    await server.commit(1)
+    await other.commit(2, partition=1)
+    shard = server.coordinator.loaded_shard_of(GROUP)
+    assert shard is not None
+    states: list[int] = []
+
+    def plan() -> Planned:
+        states.append(len(shard.log.records(GROUP)))
+        if len(states) == 1:
+            raise RequestError(ErrorCode.ILLEGAL_GENERATION)
+        return Planned({}, "planned")
+
+    assert await shard.write(GROUP, plan, may_be_behind=True) == "planned"
+    assert states == [1, 2]
+    states.clear()
+    with pytest.raises(RequestError):
+        await shard.write(GROUP, plan)
+    assert states == [2]
 
 
 async def commit_expiring(server: GroupServer, offset: int) -> ErrorCode:
