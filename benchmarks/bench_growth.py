@@ -87,7 +87,7 @@ from pyspark_kafkalog.record.partitioner import Partitioner
 from pyspark_kafkalog.spark.write.writers import StagedMessage, staged_in_order
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
 from pyspark_kafkalog.storage.staged_file import StagingTask
-from pyspark_kafkalog.storage.stager import Rows, TopicStager
+from pyspark_kafkalog.storage.stager import Rows, Selected, TopicStager
 root, tasks, partitions = Path(sys.argv[1]), int(sys.argv[2]), 100
 log_dir = LogDir.create(root)
 log_dir.create_topic("orders", partitions=partitions)
@@ -101,7 +101,7 @@ for _ in range(2):
             batch_size_bytes=1 << 18, clock_ms=lambda: time.time_ns() // 1_000_000,
             fs=flushing_file_system(LOCAL, "os"),
         )
-        stager.add(Rows({"value": value}, 1_700_000_000_000).columns)
+        stager.add([Selected(Rows({"value": value}, 1_700_000_000_000).columns)])
         messages.append(pickle.dumps(StagedMessage(task, tuple(stager.finish()))))
     files = len(list(root.glob("*/*.staged")))
     committing = LogDir.open(root)

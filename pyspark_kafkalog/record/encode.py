@@ -5,8 +5,9 @@ Sizes, deltas and header fields are those of org.apache.kafka.common.record.Defa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -46,14 +47,29 @@ class EncodedBatches:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
-    """The columns by address, as the kernels take them. `owner` keeps the memory alive."""
+class RecordSource:
+    """Records to encode, which lie in one or several pieces and are numbered through: `count` in all.
 
-    owner: RecordColumns
-    timestamps_ms: NDArray[np.int64]
-    keys: tuple[int, int, int, int]
-    values: tuple[int, int, int, int]
-    headers: tuple[int, tuple[int, int, int, int], tuple[int, int, int, int]]
+    `pieces` has their addresses, as the kernels take them. `owners` keep the memory alive.
+    """
+
+    owners: Sequence[RecordColumns]
+    count: int
+    pieces: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, columns: Sequence[RecordColumns]) -> RecordSource:
+        """`columns` need timestamps_ms (-1: no timestamp); offsets and timestamp types are not used."""
+        ends = np.cumsum([0, *(each.count for each in columns)], dtype=np.int64)
+        pieces = [(*bounds, *_addresses(each)) for bounds, each in zip(pairwise(ends.tolist()), columns, strict=True)]
+        return cls(columns, int(ends[-1]), np.array(pieces, np.int64).reshape(-1, kernels.PIECE_WORDS))
+
+    def timestamp_ms(self, row: int) -> int:
+        """The timestamp of the record with this number."""
+        piece = int(np.searchsorted(self.pieces[:, kernels.END_AT], row, side="right"))
+        timestamps_ms = self.owners[piece].timestamps_ms
+        assert timestamps_ms is not None
+        return int(timestamps_ms[row - int(self.pieces[piece, kernels.FIRST_AT])])
 
     def write(
         self,
@@ -69,11 +85,12 @@ class _Source:
         """
         body_sizes = np.empty(len(rows), np.int64)
         firsts = np.empty(len(rows) + 1, np.int64)
-        columns = (rows, self.timestamps_ms, self.keys, self.values, self.headers)
-        batches, fault, at = kernels.plan_batches(*columns, batch_limit_bytes, record_limit_bytes, body_sizes, firsts)
+        batches, fault, at = kernels.plan_batches(
+            rows, self.pieces, batch_limit_bytes, record_limit_bytes, body_sizes, firsts
+        )
         if fault == kernels.BAD_TIMESTAMP:
             raise InvalidRecordError(
-                f"row {rows[at]} has timestamp {self.timestamps_ms[rows[at]]} ms; it must be 0 or later, or -1 for none"
+                f"row {rows[at]} has timestamp {self.timestamp_ms(rows[at])} ms; it must be 0 or later, or -1 for none"
             )
         if fault == kernels.RECORD_TOO_LARGE:
             raise _too_large(int(rows[at]), int(body_sizes[at]), record_limit_bytes)
@@ -87,12 +104,12 @@ class _Source:
         # The length of a record's body is a varint of 32 bits, which takes at most 5 bytes.
         room = int(body_sizes.sum()) + 5 * len(rows) + RECORD_BATCH_OVERHEAD_BYTES * batches + COPY_SLACK_BYTES
         out = np.empty(room, np.uint8)
-        size = kernels.write_records(*columns, body_sizes, firsts, out, table)
+        size = kernels.write_records(rows, self.pieces, body_sizes, firsts, out, table)
         return out[:size], table
 
 
 def encode_batches(
-    columns: RecordColumns,
+    records: RecordColumns | RecordSource,
     *,
     rows: NDArray[np.int64] | None = None,
     compression: CompressionType,
@@ -111,22 +128,21 @@ def encode_batches(
 ) -> EncodedBatches:
     """The records as batches with offsets from `base_offset` on.
 
-    `rows` selects and orders the records (None: all, in their order). `columns.timestamps_ms` is required (-1: no
-    timestamp); offsets and timestamp types are not used. A batch is closed when the next record would make it larger
-    than `batch_size_bytes` before compression. No batch is longer than `max_batch_bytes` after compression; a longer
-    one is split. With LOG_APPEND_TIME the time of all records is `log_append_time_ms`. Sequence numbers start at
+    `rows` selects and orders the records (None: all, in their order). A batch is closed when the next record would make
+    it larger than `batch_size_bytes` before compression. No batch is longer than `max_batch_bytes` after compression; a
+    longer one is split. With LOG_APPEND_TIME the time of all records is `log_append_time_ms`. Sequence numbers start at
     `base_sequence` unless it is -1. `record_max_bytes` is the topic's max.decompressed.message.bytes, the limit of
     records in compressed batches: a broker that compacts the log would stop at a larger one.
 
     Raises InvalidRecordError for a record that alone is too large, or that compresses so well that decompression would
     take it for a bomb, and for a timestamp below -1.
     """
+    source = records if isinstance(records, RecordSource) else RecordSource.of([records])
     if rows is None:
-        rows = np.arange(columns.count, dtype=np.int64)
-    elif len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < columns.count:
-        raise IndexError(f"rows {rows.min()} to {rows.max()} are not all within 0 to {columns.count - 1}")
+        rows = np.arange(source.count, dtype=np.int64)
+    elif len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < source.count:
+        raise IndexError(f"rows {rows.min()} to {rows.max()} are not all within 0 to {source.count - 1}")
     rows = np.ascontiguousarray(rows, dtype=np.int64)
-    source = _to_source(columns)
     if compression is CompressionType.NONE:
         limit = min(max_batch_bytes, _MAX_BATCH_BYTES)
         data, table = source.write(rows, batch_limit_bytes=min(batch_size_bytes, limit), record_limit_bytes=limit)
@@ -150,19 +166,22 @@ def encode_batches(
     return EncodedBatches(data, table)
 
 
-def _to_source(columns: RecordColumns) -> _Source:
-    assert columns.timestamps_ms is not None
-    if len(columns.timestamps_ms) != columns.count:
-        raise ValueError(f"{len(columns.timestamps_ms)} timestamps for {columns.count} records")
+def _addresses(columns: RecordColumns) -> tuple[int, ...]:
+    """The columns of one piece, as `kernels` describes them."""
+    timestamps_ms = columns.timestamps_ms
+    assert timestamps_ms is not None
+    if timestamps_ms.dtype != np.int64 or not timestamps_ms.flags.c_contiguous:
+        raise ValueError(f"timestamps must be contiguous int64, not {timestamps_ms.dtype}")
+    if len(timestamps_ms) != columns.count:
+        raise ValueError(f"{len(timestamps_ms)} timestamps for {columns.count} records")
     for column in (columns.keys, columns.values, columns.headers):
         if column is not None and len(column) != columns.count:
             raise ValueError(f"a column of {len(column)} for {columns.count} records")
-    keys, values = _column_addresses(columns.keys), _column_addresses(columns.values)
-    headers = (0, _ALL_NULL, _ALL_NULL)
+    headers = (0, *_ALL_NULL, *_ALL_NULL)
     if columns.headers is not None:
         lists = address_of(columns.headers.offsets)
-        headers = (lists, _column_addresses(columns.headers.keys), _column_addresses(columns.headers.values))
-    return _Source(columns, columns.timestamps_ms, keys, values, headers)
+        headers = (lists, *_column_addresses(columns.headers.keys), *_column_addresses(columns.headers.values))
+    return address_of(timestamps_ms), *_column_addresses(columns.keys), *_column_addresses(columns.values), *headers
 
 
 def _column_addresses(column: BinaryColumn | None) -> tuple[int, int, int, int]:
@@ -188,9 +207,9 @@ class _Limits:
 
 
 def _write_compressed(
-    source: _Source, rows: NDArray[np.int64], compression: CompressionType, level: int | None, limits: _Limits
+    source: RecordSource, rows: NDArray[np.int64], compression: CompressionType, level: int | None, limits: _Limits
 ) -> tuple[NDArray[np.uint8], NDArray[np.void]]:
-    """As `_Source.write`, with each batch compressed."""
+    """As `RecordSource.write`, with each batch compressed."""
     data, entries = bytearray(), []
     for entry, payload in _compressed_parts(source, rows, compression, level, limits):
         entry["position"] = len(data)
@@ -201,7 +220,7 @@ def _write_compressed(
 
 
 def _compressed_parts(
-    source: _Source, rows: NDArray[np.int64], compression: CompressionType, level: int | None, limits: _Limits
+    source: RecordSource, rows: NDArray[np.int64], compression: CompressionType, level: int | None, limits: _Limits
 ) -> Iterator[tuple[np.void, bytes]]:
     """Each batch's row of the table, with the size of the compressed batch, and its compressed records."""
     data, table = source.write(

@@ -6,12 +6,13 @@ has its own, LogAppendTime, the limits on timestamps and sizes, keys for compact
 (org.apache.kafka.storage.internals.log.LogValidator). A crash leaves staged files that nothing refers to.
 
 Spark passes batches of some 10,000 rows; split over partitions, each would make short record batches. `RowBuffer`
-first joins them to about `limit_bytes`. Memory: for a moment twice the limit, then the joined copy.
+collects about `limit_bytes` of them, which are encoded together, each from its own memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,8 +25,9 @@ from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record.arrow import from_arrow
 from pyspark_kafkalog.record.codecs.codec import codec_named
 from pyspark_kafkalog.record.columns import RecordColumns
-from pyspark_kafkalog.record.encode import encode_batches
+from pyspark_kafkalog.record.encode import RecordSource, encode_batches
 from pyspark_kafkalog.record.header import NO_TIMESTAMP, TimestampType
+from pyspark_kafkalog.record.kernels.encode import FIRST_AT
 from pyspark_kafkalog.record.partitioner import NO_PARTITION, Partitioner, group_rows
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask, TaskFiles
@@ -38,17 +40,17 @@ _ROW_COLUMNS = ("key", "value", "headers", "topic", "partition", "timestamp")
 class Rows:
     """Rows of a write: the `columns` to encode, and the topics and partitions of the rows."""
 
-    def __init__(self, joined: dict[str, pa.Array], now_ms: int) -> None:
-        self._joined = joined
-        value = joined["value"]
+    def __init__(self, given: Mapping[str, pa.Array], now_ms: int) -> None:
+        self._given = given
+        value = given["value"]
         self.columns: RecordColumns = from_arrow(
-            joined.get("key"), value, joined.get("headers"), _timestamps_ms(joined.get("timestamp"), len(value), now_ms)
+            given.get("key"), value, given.get("headers"), _timestamps_ms(given.get("timestamp"), len(value), now_ms)
         )
 
     @property
     def partitions(self) -> NDArray[np.int32] | None:
         """The column partition, with NO_PARTITION for null; None without such a column."""
-        column = self._joined.get("partition")
+        column = self._given.get("partition")
         if column is None:
             return None
         if pc.any(pc.less(column, 0)).as_py():
@@ -58,7 +60,7 @@ class Rows:
 
     def by_topic(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
         """Each topic of the column topic with the indices of its rows. Raises InvalidRecordError for a null topic."""
-        column = self._joined["topic"]
+        column = self._given["topic"]
         if column.null_count:
             raise InvalidRecordError(
                 "The Kafka message data sent to the producer contains a null topic. "
@@ -72,14 +74,14 @@ class Rows:
 
 
 class RowBuffer:
-    """Collects Arrow batches; `add` returns joined rows whenever `limit_bytes` are reached, `flush` the rest."""
+    """Collects Arrow batches; `add` returns their columns whenever `limit_bytes` are reached, `flush` the rest."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._batches: list[pa.RecordBatch] = []
         self._size_bytes = 0
 
-    def add(self, batch: pa.RecordBatch) -> Iterator[dict[str, pa.Array]]:
+    def add(self, batch: pa.RecordBatch) -> Iterator[list[dict[str, pa.Array]]]:
         """Add one batch; a batch larger than the limit is split into slices."""
         pieces = min(-(-batch.nbytes // self._limit_bytes), batch.num_rows)
         rows = -(-batch.num_rows // max(pieces, 1))
@@ -90,17 +92,13 @@ class RowBuffer:
             if self._size_bytes >= self._limit_bytes:
                 yield from self.flush()
 
-    def flush(self) -> Iterator[dict[str, pa.Array]]:
-        """The buffered rows, joined: one array for each column, or nothing if the buffer is empty."""
+    def flush(self) -> Iterator[list[dict[str, pa.Array]]]:
+        """The columns of each buffered batch, or nothing if the buffer is empty."""
         if self._batches:
             names = [name for name in _ROW_COLUMNS if name in self._batches[0].schema.names]
-            joined = {name: _join([batch.column(name) for batch in self._batches]) for name in names}
+            batches = [{name: batch.column(name) for name in names} for batch in self._batches]
             self._batches, self._size_bytes = [], 0
-            yield joined
-
-
-def _join(arrays: list[pa.Array]) -> pa.Array:
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+            yield batches
 
 
 def _timestamps_ms(column: pa.Array | None, count: int, now_ms: int) -> NDArray[np.int64]:
@@ -124,6 +122,19 @@ def _cast_to_ms(column: pa.Array) -> pa.Array:
 
 
 _BUFFER_BYTES: Final = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """Records to stage: `rows` of `columns` (all if None) in `partitions`; NO_PARTITION lets the partitioner choose."""
+
+    columns: RecordColumns
+    rows: NDArray[np.int64] | None = None
+    partitions: NDArray[np.int32] | None = None
+
+
+def _rows(piece: Selected) -> NDArray[np.int64]:
+    return np.arange(piece.columns.count, dtype=np.int64) if piece.rows is None else piece.rows
 
 
 class TopicStager:
@@ -155,21 +166,25 @@ class TopicStager:
         self._clock_ms = clock_ms
         self._files = TaskFiles(task, topic, fs)
 
-    def add(
-        self, columns: RecordColumns, rows: NDArray[np.int64] | None = None, partitions: NDArray[np.int32] | None = None
-    ) -> None:
-        """Stage `rows` of `columns` (all if None) in `partitions`; NO_PARTITION lets the partitioner choose.
+    def add(self, pieces: Sequence[Selected]) -> None:
+        """Stage the records of all pieces, whose batches go across the pieces.
 
         Raises InvalidRecordError; records staged before that remain until `discard`.
         """
-        if rows is None:
-            rows = np.arange(columns.count, dtype=np.int64)
         now_ms = self._clock_ms()
-        self._check(columns, rows, now_ms)
-        assigned = self._partitioner.assign(columns, rows, partitions)
-        order, bounds = group_rows(assigned, self._partitions_count)
+        assigned = [self._assign(piece, now_ms) for piece in pieces]
+        order, bounds = group_rows(np.concatenate(assigned), self._partitions_count)
+        source = RecordSource.of([piece.columns for piece in pieces])
+        if any(piece.rows is not None for piece in pieces):
+            firsts = source.pieces[:, FIRST_AT]
+            order = np.concatenate([first + _rows(piece) for first, piece in zip(firsts, pieces, strict=True)])[order]
         for partition in np.flatnonzero(np.diff(bounds)).tolist():
-            self._append(partition, columns, rows[order[bounds[partition] : bounds[partition + 1]]], now_ms)
+            self._append(partition, source, order[bounds[partition] : bounds[partition + 1]], now_ms)
+
+    def _assign(self, piece: Selected, now_ms: int) -> NDArray[np.int32]:
+        rows = _rows(piece)
+        self._check(piece.columns, rows, now_ms)
+        return self._partitioner.assign(piece.columns, rows, piece.partitions)
 
     def finish(self) -> list[StagedFile]:
         """The finished files, their data on disk. After an error `discard` removes them."""
@@ -179,10 +194,10 @@ class TopicStager:
         """Remove all staged files, unless `finish` has completed."""
         self._files.discard()
 
-    def _append(self, partition: int, columns: RecordColumns, rows: NDArray[np.int64], now_ms: int) -> None:
+    def _append(self, partition: int, records: RecordSource, rows: NDArray[np.int64], now_ms: int) -> None:
         timestamp_type = self._config.message_timestamp_type
         encoded = encode_batches(
-            columns,
+            records,
             rows=rows,
             compression=self._codec,
             level=self._config.compression_level(self._codec),
@@ -261,16 +276,17 @@ def stage_table(
     buffer = RowBuffer(_BUFFER_BYTES)
     try:
         for batch in batches:
-            for joined in buffer.add(batch):
-                _stage(stager, Rows(joined, clock_ms()), partition)
-        for joined in buffer.flush():
-            _stage(stager, Rows(joined, clock_ms()), partition)
+            for collected in buffer.add(batch):
+                _stage(stager, collected, partition, clock_ms())
+        for collected in buffer.flush():
+            _stage(stager, collected, partition, clock_ms())
         return stager.finish()
     except BaseException:
         stager.discard()
         raise
 
 
-def _stage(stager: TopicStager, rows: Rows, partition: int | None) -> None:
-    given = None if partition is None else np.full(rows.columns.count, partition, np.int32)
-    stager.add(rows.columns, None, given)
+def _stage(stager: TopicStager, batches: Sequence[Mapping[str, pa.Array]], partition: int | None, now_ms: int) -> None:
+    pieces = [Rows(batch, now_ms).columns for batch in batches]
+    given = [None if partition is None else np.full(piece.count, partition, np.int32) for piece in pieces]
+    stager.add([Selected(piece, None, each) for piece, each in zip(pieces, given, strict=True)])

@@ -25,7 +25,7 @@ from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask
-from pyspark_kafkalog.storage.stager import Rows, TopicStager, stage_table
+from pyspark_kafkalog.storage.stager import Rows, Selected, TopicStager, stage_table
 
 T0_MS: Final = 1_700_000_000_000
 #: One time for everything, after that of any file made here, so that equal runs leave equal bytes.
@@ -152,7 +152,8 @@ class Writer:
             for partition, numbers in ranges:
                 table = records(numbers)
                 columns = {each: table[each].combine_chunks() for each in table.column_names}
-                stager.add(Rows(columns, NOW_MS).columns, None, np.full(len(numbers), partition, np.int32))
+                given = np.full(len(numbers), partition, np.int32)
+                stager.add([Selected(Rows(columns, NOW_MS).columns, None, given)])
             return stager.finish()
         except BaseException:
             stager.discard()

@@ -4,10 +4,19 @@ There are two passes: `plan_batches` determines the size of every record and the
 the records of each batch, with room for its header before them. `write_headers` writes the headers once sizes are
 final, i.e. after compression. Layout of a record: decode.py.
 
-Rows are given in output order (a gather). A column is a tuple of addresses (int32 offsets, data, end of data, validity
-bitmap); 0 for offsets means all null, 0 for validity no nulls. Headers are (address of list offsets, keys, values), 0
-for the first means no headers. Addresses are used because for arrays in a tuple numba would count references for every
-record, which took ten times as long.
+The records lie in one or several pieces, such as Arrow batches, and are numbered through. Rows are given in output
+order (a gather), which should seldom change from piece to piece. `pieces` has PIECE_WORDS int64 for each piece:
+
+    0   number of its first record, and after its last
+    2   address of its timestamps, int64
+    3   keys: addresses of int32 offsets, data, end of data, validity bitmap
+    7   values: likewise
+    11  address of the headers' list offsets, 0 for no headers
+    12  keys of headers: likewise
+    16  values of headers: likewise
+
+0 for offsets means all null, 0 for validity no nulls. Addresses are used because for arrays in a tuple numba would
+count references for every record, which took ten times as long.
 """
 
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, call-arg"
@@ -44,6 +53,8 @@ from pyspark_kafkalog.record.kernels.native import (
     copy_with_slack,
     load_byte,
     load_int32,
+    load_int64,
+    prefetch,
     store_byte,
     varlong_size,
     write_varlong,
@@ -55,9 +66,34 @@ NO_FAULT = 0
 BAD_TIMESTAMP = 1
 RECORD_TOO_LARGE = 2
 
-_COLUMN = types.UniTuple(types.int64, 4)
-_HEADERS = types.Tuple((types.int64, _COLUMN, _COLUMN))
+PIECE_WORDS = 20
+FIRST_AT, END_AT = 0, 1
+TIMESTAMPS_AT, KEYS_AT, VALUES_AT = 2, 3, 7
+LISTS_AT, HEADER_KEYS_AT, HEADER_VALUES_AT = 11, 12, 16
+_PIECES = types.Array(types.int64, 2, "C", readonly=True)
 _INT32_BYTES = 4
+_INT64_BYTES = 8
+#: A record is loaded into the cache while the kernel copies the one this many before it: the processor does not foresee
+#: the rows of one partition, which lie apart. Two lines of each field are loaded.
+_RECORDS_AHEAD = 8
+_LINE_BYTES = 64
+
+
+@njit(nogil=True)
+def _column_of(pieces, piece, at):
+    return pieces[piece, at], pieces[piece, at + 1], pieces[piece, at + 2], pieces[piece, at + 3]
+
+
+@njit(nogil=True)
+def _piece_of(pieces, row):
+    """Of the piece with this row: first row, end, timestamps, keys, values, (headers' list offsets, keys, values)."""
+    piece = 0
+    while piece + 1 < len(pieces) and row >= pieces[piece, END_AT]:
+        piece += 1
+    keys, values = _column_of(pieces, piece, KEYS_AT), _column_of(pieces, piece, VALUES_AT)
+    header_keys, header_values = _column_of(pieces, piece, HEADER_KEYS_AT), _column_of(pieces, piece, HEADER_VALUES_AT)
+    headers = (pieces[piece, LISTS_AT], header_keys, header_values)
+    return pieces[piece, FIRST_AT], pieces[piece, END_AT], pieces[piece, TIMESTAMPS_AT], keys, values, headers
 
 
 @njit(nogil=True)
@@ -99,12 +135,8 @@ def _headers_size(headers, row):
     return size
 
 
-@kernel(
-    types.UniTuple(types.int64, 3)(
-        INT64_IN, INT64_IN, _COLUMN, _COLUMN, _HEADERS, types.int64, types.int64, INT64, INT64
-    )
-)
-def plan_batches(rows, timestamps, keys, values, headers, batch_limit, record_limit, body_sizes, firsts):
+@kernel(types.UniTuple(types.int64, 3)(INT64_IN, _PIECES, types.int64, types.int64, INT64, INT64))
+def plan_batches(rows, pieces, batch_limit, record_limit, body_sizes, firsts):
     """Determine each record's size and the first record of each batch.
 
     A batch is closed when the next record would make it, with its header, larger than `batch_limit` bytes; it has at
@@ -114,9 +146,12 @@ def plan_batches(rows, timestamps, keys, values, headers, batch_limit, record_li
     """
     batches = np.int64(0)
     batch_size, base_timestamp, first = np.int64(0), np.int64(0), np.int64(0)
+    piece_first, piece_end, timestamps, keys, values, headers = _piece_of(pieces, 0)
     for i in range(len(rows)):
-        row = rows[i]
-        timestamp = timestamps[row]
+        if not piece_first <= rows[i] < piece_end:
+            piece_first, piece_end, timestamps, keys, values, headers = _piece_of(pieces, rows[i])
+        row = rows[i] - piece_first
+        timestamp = np.int64(load_int64(timestamps + _INT64_BYTES * row))
         if timestamp < NO_TIMESTAMP:
             return batches, BAD_TIMESTAMP, i
         fields = 1 + _field_size(keys, row) + _field_size(values, row) + _headers_size(headers, row)
@@ -149,8 +184,18 @@ def _write_field(at, column, row):
     return at
 
 
-@kernel(types.int64(INT64_IN, INT64_IN, _COLUMN, _COLUMN, _HEADERS, INT64_IN, INT64_IN, UINT8, BATCH_TABLE_OUT))
-def write_records(rows, timestamps, keys, values, headers, body_sizes, firsts, out, table):
+@njit(nogil=True)
+def _fetch_field(column, row):
+    """Begin to load one element into the cache."""
+    offsets, data, _, _ = column
+    if offsets != 0:
+        at = data + load_int32(offsets + _INT32_BYTES * row)
+        prefetch(at)
+        prefetch(at + _LINE_BYTES)
+
+
+@kernel(types.int64(INT64_IN, _PIECES, INT64_IN, INT64_IN, UINT8, BATCH_TABLE_OUT))
+def write_records(rows, pieces, body_sizes, firsts, out, table):
     """Write the records of the planned batches back to back, each batch with room for its header before it.
 
     `out` needs COPY_SLACK_BYTES more than the size of the batches. Sets position, size_bytes, records_count and the
@@ -158,15 +203,23 @@ def write_records(rows, timestamps, keys, values, headers, body_sizes, firsts, o
     """
     start = out.ctypes.data
     at = start
+    piece_first, piece_end, timestamps, keys, values, headers = _piece_of(pieces, 0)
     for batch in range(len(table)):
         batch_at = at
         at += RECORD_BATCH_OVERHEAD_BYTES
         first, end = firsts[batch], firsts[batch + 1]
-        base_timestamp = timestamps[rows[first]]
-        max_timestamp = np.int64(NO_TIMESTAMP)
+        base_timestamp, max_timestamp = np.int64(0), np.int64(NO_TIMESTAMP)
         for i in range(first, end):
-            row = rows[i]
-            timestamp = timestamps[row]
+            if not piece_first <= rows[i] < piece_end:
+                piece_first, piece_end, timestamps, keys, values, headers = _piece_of(pieces, rows[i])
+            row = rows[i] - piece_first
+            ahead = rows[min(i + _RECORDS_AHEAD, len(rows) - 1)]
+            if piece_first <= ahead < piece_end:
+                _fetch_field(keys, ahead - piece_first)
+                _fetch_field(values, ahead - piece_first)
+            timestamp = np.int64(load_int64(timestamps + _INT64_BYTES * row))
+            if i == first:
+                base_timestamp = timestamp
             max_timestamp = max(max_timestamp, timestamp)
             at = write_varlong(at, body_sizes[i])
             store_byte(at, np.uint8(0))

@@ -76,6 +76,16 @@ def load_int32(typing_context: Any, address: Any) -> Any:
 
 
 @intrinsic
+def load_int64(typing_context: Any, address: Any) -> Any:
+    """The native int64 at `address`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.inttoptr(arguments[0], _WORD.as_pointer()), align=1)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
 def store_int32(typing_context: Any, address: Any, value: Any) -> Any:
     """Store the low 32 bits of an int64 at `address`."""
 

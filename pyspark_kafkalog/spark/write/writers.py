@@ -40,7 +40,7 @@ after the commit, but before Spark has recorded the batch as done, leads to a re
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
     from pyspark_kafkalog.root.protocol import Root
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
-    from pyspark_kafkalog.storage.stager import Rows, TopicStager
+    from pyspark_kafkalog.storage.stager import TopicStager
 
 _BUFFER_MIN_BYTES: Final = 4 << 20
 _BUFFER_MAX_BYTES: Final = 64 << 20
@@ -125,7 +125,7 @@ class TaskWriter:
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[StagedFile]:
         """Stage all rows; after any error no staged file remains."""
-        from pyspark_kafkalog.storage.stager import RowBuffer, Rows
+        from pyspark_kafkalog.storage.stager import RowBuffer
 
         if self._target is None and self._options.topic is not None:
             self._target = self._open_target(self._options.topic)
@@ -133,10 +133,10 @@ class TaskWriter:
         finished: list[StagedFile] = []
         try:
             for batch in batches:
-                for joined in buffer.add(batch):
-                    self._stage(Rows(joined, time_ms()))
-            for joined in buffer.flush():
-                self._stage(Rows(joined, time_ms()))
+                for collected in buffer.add(batch):
+                    self._stage(collected)
+            for collected in buffer.flush():
+                self._stage(collected)
             for topic in sorted(self._stagers):
                 finished.extend(self._stagers[topic].finish())
         except BaseException:
@@ -144,13 +144,22 @@ class TaskWriter:
             raise
         return finished
 
-    def _stage(self, rows: Rows) -> None:
-        given = rows.partitions
-        if self._target is not None:
-            self._stager(self._target.topic).add(rows.columns, None, given)
-            return
-        for topic, indices in rows.by_topic():
-            self._stager(topic).add(rows.columns, indices, None if given is None else given[indices])
+    def _stage(self, batches: Sequence[Mapping[str, pa.Array]]) -> None:
+        from pyspark_kafkalog.storage.stager import Rows, Selected
+
+        now_ms = time_ms()
+        topics: dict[str, list[Selected]] = {}
+        for batch in batches:
+            rows = Rows(batch, now_ms)
+            given = rows.partitions
+            if self._target is not None:
+                topics.setdefault(self._target.topic, []).append(Selected(rows.columns, None, given))
+                continue
+            for topic, indices in rows.by_topic():
+                partitions = None if given is None else given[indices]
+                topics.setdefault(topic, []).append(Selected(rows.columns, indices, partitions))
+        for topic, pieces in topics.items():
+            self._stager(topic).add(pieces)
 
     def _stager(self, topic: str) -> TopicStager:
         from pyspark_kafkalog.record.partitioner import Partitioner

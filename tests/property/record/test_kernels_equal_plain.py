@@ -20,7 +20,7 @@ from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA, from_arrow, to_record_ba
 from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
 from pyspark_kafkalog.record.columns import RecordColumns
 from pyspark_kafkalog.record.decode import decode_slices
-from pyspark_kafkalog.record.encode import encode_batches
+from pyspark_kafkalog.record.encode import RecordSource, encode_batches
 from pyspark_kafkalog.record.header import RECORDS_AT, TimestampType, parse_header
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 
@@ -96,7 +96,9 @@ def test_compiled_encoder_writes_same_bytes_as_plain_one(
     data: st.DataObject, records: list[plain.Record], codec: CompressionType, batch_size_bytes: int
 ) -> None:
     skipped = data.draw(st.integers(0, len(records)))
-    columns = to_columns(records, skipped)
+    cuts = sorted(data.draw(st.lists(st.integers(skipped, len(records)), max_size=3)))
+    bounds = itertools.pairwise([skipped, *cuts, len(records)])
+    pieces = RecordSource.of([to_columns(records[:end], first) for first, end in bounds])
     rows = None
     records = records[skipped:]
     if records and data.draw(st.booleans()):
@@ -109,7 +111,7 @@ def test_compiled_encoder_writes_same_bytes_as_plain_one(
     names = dict(zip(("producer_id", "producer_epoch", "base_sequence", "is_transactional"), producer, strict=True))
 
     encoded = encode_batches(
-        columns,
+        pieces,
         rows=rows,
         compression=codec,
         batch_size_bytes=batch_size_bytes,

@@ -21,7 +21,7 @@ from pyspark_kafkalog.record.partitioner import Partitioner
 from pyspark_kafkalog.storage import staged_file
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, flushing_file_system
 from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask
-from pyspark_kafkalog.storage.stager import Rows, TopicStager
+from pyspark_kafkalog.storage.stager import Rows, Selected, TopicStager
 
 NOW_MS = 1_700_000_000_000
 PARTITIONS = 20
@@ -76,7 +76,7 @@ def stage(root: Path, task: int, rows: list[tuple[int, bytes]], *, rounds: int =
     for at in range(rounds):
         some = rows[at::rounds]
         values = Rows({"value": pa.array([value for _, value in some], pa.binary())}, NOW_MS)
-        stager.add(values.columns, None, np.array([partition for partition, _ in some], np.int32))
+        stager.add([Selected(values.columns, None, np.array([partition for partition, _ in some], np.int32))])
     return stager.finish()
 
 

@@ -91,6 +91,19 @@ def test_small_arrow_batches_are_joined_into_whole_record_batches(root: Path) ->
     assert [set(each.partitions.tolist()) for each in staged] == [{0, 1, 2, 3}]
 
 
+@pytest.mark.parametrize("topic", ["orders", None])
+def test_cuts_between_arrow_batches_change_no_byte(root: Path, topic: str | None) -> None:
+    names = pa.array([f"topic {number % 3}".replace(" ", "-") for number in range(300)])
+    keys = pa.array([None if number % 4 == 0 else f"key {number}" for number in range(300)])
+    whole = rows(300, topic=names, key=keys, timestamp=pa.array([1_700_000_000_000] * 300, pa.timestamp("ms", "UTC")))
+    bytes_written = []
+    for number, step in enumerate((300, 7, 64)):
+        batches = [whole.slice(at, step) for at in range(0, 300, step)]
+        staged = stage(root, batches, topic=topic, write_id=f"write{number}", batch_size="1k")
+        bytes_written.append([(each.topic_partition, each.path(root).read_bytes()) for each in staged])
+    assert bytes_written[0] == bytes_written[1] == bytes_written[2]
+
+
 def test_few_rows_without_key_make_one_batch_and_tasks_start_at_different_partitions(root: Path) -> None:
     for task in range(3):
         (staged,) = stage(root, [rows(10)], task=task)
@@ -286,9 +299,10 @@ def test_empty_task_stages_nothing(root: Path) -> None:
 def test_large_arrow_batch_is_taken_in_slices() -> None:
     buffer = RowBuffer(limit_bytes=1000)
     batch = rows(1000)
-    joined = [*buffer.add(batch), *buffer.flush()]
-    assert len(joined) > 5
-    assert pa.concat_arrays([each["value"] for each in joined]).equals(batch.column("value"))
+    collected = [*buffer.add(batch), *buffer.flush()]
+    assert len(collected) > 5
+    values = [piece["value"] for pieces in collected for piece in pieces]
+    assert pa.concat_arrays(values).equals(batch.column("value"))
 
 
 def test_commit_appends_tasks_in_order_and_abort_removes_their_files(root: Path) -> None:
