@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
-from typing import Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import InvalidRecordError, InvalidTopicError
 from pyspark_kafkalog.metadata.acl import Acl, parse_acl
@@ -101,6 +98,10 @@ from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import OFFSETS_TOPIC, validate_topic_name
 from pyspark_kafkalog.storage.objects.data_object import parse_rows
 from pyspark_kafkalog.values import dataclass
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _NO_LEADER_CHANGE: Final = -2
 

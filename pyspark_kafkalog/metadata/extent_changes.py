@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from pyspark_kafkalog.errors import InvalidRecordError
-from pyspark_kafkalog.metadata.extents import NO_RUNS, DataObject, DataObjects, planned_at_of
-from pyspark_kafkalog.metadata.image import STORED_RUN_DTYPE, MetadataImage, PartitionImage, StagingHorizon
+from pyspark_kafkalog.metadata.extents import DataObject, DataObjects, planned_at_of
+from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, StagingHorizon, stored_run_dtype
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     DataObjectRecord,
     DroppedObjectsRecord,
@@ -29,7 +27,11 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     StagingHorizonRecord,
 )
 from pyspark_kafkalog.object_store.store import MAX_KEY_BYTES
-from pyspark_kafkalog.storage.objects.data_object import DataKey, parse_rows
+from pyspark_kafkalog.storage.objects.data_object import DataKey, parse_rows, run_dtype
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class ObjectChanges:
@@ -80,7 +82,7 @@ class ObjectChanges:
     def drop_runs(self, object_ids: NDArray[np.int64]) -> None:
         """Count that one run of each of the objects is gone."""
         if len(object_ids):
-            self._dropped_runs.append(np.array(object_ids))
+            self._dropped_runs.append(object_ids.copy())
 
     def drop_segments(self, topic: str, topic_id: str, partition: int, segments: Sequence[SegmentObject]) -> None:
         self._dropped_segments += [
@@ -143,6 +145,8 @@ class ObjectChanges:
         objects = self._base.objects.appended(self._added, [self._runs_counts[each.object_id] for each in self._added])
         keys: list[str] = []
         if self._dropped_runs:
+            import numpy as np
+
             objects, keys = objects.without_runs(np.concatenate(self._dropped_runs))
         dropped = self._dropped
         if keys or self._dropped_segments:
@@ -190,7 +194,7 @@ def check_segment_id(segment_id: str, commit_offset: int) -> None:
 
 
 def run_row(run: Run, added: DataObject, base_offset: int, leader_epoch: int) -> tuple[int, ...]:
-    """The row of `run`, in the order of RUN_DTYPE. Raises InvalidRecordError if it cannot be a run of the object."""
+    """The row of `run`, in the order of `run_dtype`. Raises InvalidRecordError if it cannot be a run of the object."""
     is_inside = run.position >= 0 and run.size_bytes > 0 and run.position + run.size_bytes <= added.size_bytes
     if not is_inside or run.batches_count <= 0 or not 0 <= run.records_count <= run.offsets_count <= 1 << 62:
         raise InvalidRecordError(
@@ -218,6 +222,8 @@ def with_runs(
     state = replace(partition.state, log_end_offset=rows[-1][1])
     batches = partition.producer_batches
     if producer_batches:
+        import numpy as np
+
         batches = batches.appended(np.concatenate(producer_batches))
     return PartitionImage(partition.partition, state, partition.segments, partition.runs.appended(rows), batches)
 
@@ -232,9 +238,11 @@ def with_stored_batches(partition: PartitionImage, data: bytes) -> PartitionImag
 
 def with_stored_runs(partition: PartitionImage, record: PartitionRunsRecord) -> tuple[PartitionImage, list[int]]:
     """`partition` with the runs of a snapshot's record, and their object ids. Raises InvalidRecordError."""
-    if len(record.runs) % STORED_RUN_DTYPE.itemsize or not record.runs:
+    if len(record.runs) % stored_run_dtype().itemsize or not record.runs:
         raise InvalidRecordError(f"a PartitionRunsRecord has {len(record.runs)} bytes, not a number of whole runs")
-    rows = np.frombuffer(record.runs, STORED_RUN_DTYPE).astype(NO_RUNS.DTYPE)
+    import numpy as np
+
+    rows = np.frombuffer(record.runs, stored_run_dtype()).astype(run_dtype())
     bases, ends = rows["base_offset"], rows["end_offset"]
     before = partition.extents_range[1] if partition.has_extents else int(bases[0])
     is_contiguous = (bases[1:] == ends[:-1]).all() and before == bases[0]
@@ -362,6 +370,8 @@ def trimmed(
         batches = batches.truncated_to(end if start < end else 0)
         count = sum(each.end_offset <= end for each in segments_kept)
         segments_dropped, segments_kept = (*segments_dropped, *segments_kept[count:]), segments_kept[:count]
+        import numpy as np
+
         count = runs_kept.count_up_to(end)
         ids = np.concatenate([ids, runs_kept.table["object_id"][count:]])
         runs_kept = runs_kept.without_last(len(runs_kept) - count)

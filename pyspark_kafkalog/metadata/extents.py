@@ -17,39 +17,50 @@ see, so it costs nothing for the rows that exist. Appending to an older one (two
 
 A small write travels inside its commit. Its data object has no key, and the commit must exist as long as a run refers
 to it: `DataObjects.lowest_inline_commit`.
+
+An empty table has no array, and the first row loads numpy: a command that only describes a root on a file system does
+not need it.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pyspark_kafkalog.metadata.messages.metadata_records import DataObjectRecord, Run, TopicRuns
 from pyspark_kafkalog.storage.names import decode_uuid, encode_uuid
-from pyspark_kafkalog.storage.objects.data_object import PRODUCER_BATCH_DTYPE, RUN_DTYPE, last_of_each_producer
+from pyspark_kafkalog.storage.objects.data_object import last_of_each_producer, producer_batch_dtype, run_dtype
 from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from pyspark_kafkalog.storage.objects.upload import WrittenObject
 
-#: One data object; `runs_count` of them refer to it.
-_OBJECT_DTYPE: Final = np.dtype(
-    [
-        ("object_id", np.int64),
-        ("commit_offset", np.int64),
-        ("size_bytes", np.int64),
-        ("runs_count", np.int32),
-        ("is_inline", np.bool_),
-    ]
-)
 _FIRST_CAPACITY: Final = 8
 #: Serializes the decision who may write behind the rows of a block. Held for microseconds.
 _APPENDING: Final = threading.Lock()
+
+
+@cache
+def _object_dtype() -> np.dtype[np.void]:
+    """One data object; `runs_count` of them refer to it."""
+    import numpy as np
+
+    return np.dtype(
+        [
+            ("object_id", np.int64),
+            ("commit_offset", np.int64),
+            ("size_bytes", np.int64),
+            ("runs_count", np.int32),
+            ("is_inline", np.bool_),
+        ]
+    )
 
 
 class _Block:
@@ -57,9 +68,12 @@ class _Block:
 
     __slots__ = ("rows", "used")
 
-    def __init__(self, rows: NDArray[np.void], used: int) -> None:
+    def __init__(self, rows: Any, used: int) -> None:
         self.rows = rows
         self.used = used
+
+
+_NO_ROWS: Final = _Block((), 0)
 
 
 class _Table:
@@ -67,13 +81,15 @@ class _Table:
 
     __slots__ = ("_block", "_end", "_start")
 
-    DTYPE: np.dtype[np.void]
-
     def __init__(self, rows: NDArray[np.void] | None = None) -> None:
-        rows = np.empty(0, self.DTYPE) if rows is None else rows
-        self._block = _Block(rows, len(rows))
         self._start = 0
-        self._end = len(rows)
+        self._end = 0 if rows is None else len(rows)
+        self._block = _NO_ROWS if rows is None else _Block(rows, self._end)
+
+    @staticmethod
+    @abstractmethod
+    def dtype() -> np.dtype[np.void]:
+        """The type of a row."""
 
     def __len__(self) -> int:
         return self._end - self._start
@@ -81,7 +97,11 @@ class _Table:
     @property
     def table(self) -> NDArray[np.void]:
         """The rows, read-only."""
-        view = self._block.rows[self._start : self._end]
+        if self._block is _NO_ROWS:
+            import numpy as np
+
+            return np.empty(0, self.dtype())
+        view: NDArray[np.void] = self._block.rows[self._start : self._end]
         view.flags.writeable = False
         return view
 
@@ -90,10 +110,13 @@ class _Table:
         window._block, window._start, window._end = block, start, end
         return window
 
-    def _appended(self, rows: NDArray[np.void]) -> Any:
-        """This table with `rows` after its own."""
-        if not len(rows):
+    def _appended(self, values: Sequence[tuple[Any, ...]] | NDArray[np.void]) -> Any:
+        """This table with `values` after its own rows."""
+        if not len(values):
             return self
+        import numpy as np
+
+        rows = np.asarray(values, self.dtype())
         block, end = self._block, self._end + len(rows)
         with _APPENDING:
             if block.used == self._end and end <= len(block.rows):
@@ -101,7 +124,7 @@ class _Table:
                 block.rows[self._end : end] = rows
                 return self._window(block, self._start, end)
         count = len(self) + len(rows)
-        grown = np.empty(max(_FIRST_CAPACITY, 2 * count), self.DTYPE)  # bounded: twice the rows that there are
+        grown = np.empty(max(_FIRST_CAPACITY, 2 * count), self.dtype())  # bounded: twice the rows that there are
         grown[: len(self)] = self.table
         grown[len(self) : count] = rows
         return self._window(_Block(grown, count), 0, count)
@@ -109,25 +132,29 @@ class _Table:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return type(other) is type(self) and np.array_equal(self.table, other.table)
+        if type(other) is not type(self) or len(self) != len(other):
+            return False
+        return not len(self) or bool((self.table == other.table).all())
 
     def __hash__(self) -> int:
-        return hash(self.table.tobytes())
+        return hash(self.table.tobytes() if len(self) else b"")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.table.copy(),) if len(self) else ()
 
 
 class Runs(_Table):
-    """The runs of one partition, in offset order. `table` has RUN_DTYPE."""
+    """The runs of one partition, in offset order. `table` has `run_dtype`."""
 
     __slots__ = ()
 
-    DTYPE = RUN_DTYPE
+    @staticmethod
+    def dtype() -> np.dtype[np.void]:
+        return run_dtype()
 
     def appended(self, rows: Sequence[tuple[int, ...]] | NDArray[np.void]) -> Runs:
-        """These runs and then `rows`, in the order of RUN_DTYPE."""
-        runs: Runs = self._appended(np.array(rows, self.DTYPE))
+        """These runs and then `rows`, in the order of `run_dtype`."""
+        runs: Runs = self._appended(rows)
         return runs
 
     def without_first(self, count: int) -> Runs:
@@ -142,7 +169,7 @@ class Runs(_Table):
     @property
     def size_bytes(self) -> int:
         """The bytes of their batches."""
-        return int(self.table["size_bytes"].sum(dtype=np.int64))
+        return int(self.table["size_bytes"].sum(dtype="int64")) if len(self) else 0
 
     def without_last(self, count: int) -> Runs:
         """All but the last `count` runs. What is appended to them does not share their rows."""
@@ -150,11 +177,11 @@ class Runs(_Table):
 
     def count_up_to(self, offset: int) -> int:
         """The number of runs that end at or below `offset`."""
-        return int(np.searchsorted(self.table["end_offset"], offset, side="right"))
+        return int(self.table["end_offset"].searchsorted(offset, side="right")) if len(self) else 0
 
 
 class ProducerBatches(_Table):
-    """The batches of producers in the runs of one partition, in offset order. `table` has PRODUCER_BATCH_DTYPE.
+    """The batches of producers in the runs of one partition, in offset order. `table` has `producer_batch_dtype`.
 
     Of runs that were deleted, the last batch of each producer stays until the next merge, which puts it into the
     producer snapshots: sequences and epochs continue after their records are deleted, as in a broker.
@@ -162,7 +189,9 @@ class ProducerBatches(_Table):
 
     __slots__ = ()
 
-    DTYPE = PRODUCER_BATCH_DTYPE
+    @staticmethod
+    def dtype() -> np.dtype[np.void]:
+        return producer_batch_dtype()
 
     def appended(self, rows: NDArray[np.void]) -> ProducerBatches:
         """These batches and then `rows`."""
@@ -171,22 +200,27 @@ class ProducerBatches(_Table):
 
     def merged_up_to(self, offset: int) -> ProducerBatches:
         """Those from `offset` on: segments hold what is known of those below."""
-        count = int(np.searchsorted(self.table["last_offset"], offset))
+        count = self._count_below(offset)
         return self if not count else ProducerBatches(self.table[count:].copy())
 
     def truncated_to(self, offset: int) -> ProducerBatches:
         """Those below `offset`."""
-        count = int(np.searchsorted(self.table["last_offset"], offset))
+        count = self._count_below(offset)
         return self if count == len(self) else ProducerBatches(self.table[:count].copy())
 
     def deleted_up_to(self, offset: int) -> ProducerBatches:
         """Those from `offset` on, and the last one of each producer that has none there."""
-        table = self.table
-        count = int(np.searchsorted(table["last_offset"], offset))
+        count = self._count_below(offset)
         if not count:
             return self
+        import numpy as np
+
+        table = self.table
         below = last_of_each_producer(table)
         return ProducerBatches(np.concatenate([below[below["last_offset"] < offset], table[count:]]))
+
+    def _count_below(self, offset: int) -> int:
+        return int(self.table["last_offset"].searchsorted(offset)) if len(self) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +242,9 @@ class DataObjects(_Table):
 
     __slots__ = ("_keys",)
 
-    DTYPE = _OBJECT_DTYPE
+    @staticmethod
+    def dtype() -> np.dtype[np.void]:
+        return _object_dtype()
 
     def __init__(self, rows: NDArray[np.void] | None = None, keys: Sequence[str] = ()) -> None:
         super().__init__(rows)
@@ -218,7 +254,7 @@ class DataObjects(_Table):
         return (self._at(row) for row in range(len(self)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DataObjects, (self.table.copy(), self._keys[self._start : self._end])
+        return DataObjects, (self.table.copy() if len(self) else None, self._keys[self._start : self._end])
 
     def __eq__(self, other: object) -> bool:
         return super().__eq__(other) and isinstance(other, DataObjects) and list(self) == list(other)
@@ -228,12 +264,14 @@ class DataObjects(_Table):
     def find(self, object_id: int) -> DataObject | None:
         """The object with that id; None if no run refers to it any more."""
         ids = self.table["object_id"]
-        row = int(np.searchsorted(ids, object_id))
+        row = int(ids.searchsorted(object_id))
         return self._at(row) if row < len(ids) and ids[row] == object_id else None
 
     def only(self, object_ids: NDArray[np.int64]) -> DataObjects:
         """Those of the objects that have one of the ids, for a reader: the numbers of runs are not theirs."""
-        rows = np.searchsorted(self.table["object_id"], np.unique(object_ids))
+        import numpy as np
+
+        rows = self.table["object_id"].searchsorted(np.unique(object_ids))
         return DataObjects(self.table[rows], [self._keys[self._start + row] for row in rows.tolist()])
 
     @property
@@ -252,13 +290,10 @@ class DataObjects(_Table):
         """These objects and `objects`, whose ids are higher, with the number of runs that refer to each."""
         if not objects:
             return self
-        rows = np.array(
-            [
-                (each.object_id, each.commit_offset, each.size_bytes, count, each.is_inline)
-                for each, count in zip(objects, runs_counts, strict=True)
-            ],
-            self.DTYPE,
-        )
+        rows = [
+            (each.object_id, each.commit_offset, each.size_bytes, count, each.is_inline)
+            for each, count in zip(objects, runs_counts, strict=True)
+        ]
         grown: DataObjects = self._appended(rows)
         keys = self._keys
         if grown._block is not self._block:
@@ -270,6 +305,8 @@ class DataObjects(_Table):
 
     def without_runs(self, object_ids: NDArray[np.int64]) -> tuple[DataObjects, list[str]]:
         """These objects after the runs with `object_ids` (one each) are gone, and the keys of those without a run."""
+        import numpy as np
+
         ids, counts = np.unique(object_ids, return_counts=True)
         table = self.table.copy()
         table["runs_count"][np.searchsorted(table["object_id"], ids)] -= counts.astype(np.int32)

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
-from typing import Final
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import InvalidRecordError, UnknownTopicError
 from pyspark_kafkalog.metadata.acl import Acl, acl_record
@@ -53,8 +54,11 @@ from pyspark_kafkalog.record.reference import MalformedVarintError, encode_varlo
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import OFFSETS_TOPIC, TopicPartition
-from pyspark_kafkalog.storage.objects.data_object import RUN_DTYPE, encode_rows
+from pyspark_kafkalog.storage.objects.data_object import encode_rows, run_dtype
 from pyspark_kafkalog.values import dataclass, quick_dataclass
+
+if TYPE_CHECKING:
+    import numpy as np
 
 BROKER_RESOURCE: Final = 4
 GROUP_RESOURCE: Final = 32
@@ -73,9 +77,6 @@ UNKNOWN_ENDS: Final = (-1,)
 
 _SEGMENTS_A_RECORD: Final = 64
 _RUNS_A_RECORD: Final = 1024
-
-#: A run in a snapshot.
-STORED_RUN_DTYPE: Final = RUN_DTYPE.newbyteorder(">")
 
 
 @quick_dataclass(frozen=True, slots=True)
@@ -111,9 +112,9 @@ class PartitionImage:
         """The first offset of its extents in an object store, and the end; twice the log end without an extent."""
         if not self.has_extents:
             return self.state.log_end_offset, self.state.log_end_offset
-        rows = self.runs.table
-        first = self.segments[0].base_offset if self.segments else int(rows["base_offset"][0])
-        return first, int(rows["end_offset"][-1]) if len(rows) else self.segments[-1].end_offset
+        runs = self.runs
+        first = self.segments[0].base_offset if self.segments else int(runs.table["base_offset"][0])
+        return first, int(runs.table["end_offset"][-1]) if len(runs) else self.segments[-1].end_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,17 +408,23 @@ def offsets_ends_of(record: TopicRecord) -> tuple[int, ...] | None:
     return tuple(ends)
 
 
+@cache
+def stored_run_dtype() -> np.dtype[np.void]:
+    """A run in a snapshot."""
+    stored: np.dtype[np.void] = run_dtype().newbyteorder(">")
+    return stored
+
+
 def _extent_records(topic_id: str, partition: PartitionImage) -> Iterator[MetadataRecord]:
     for at in range(0, len(partition.segments), _SEGMENTS_A_RECORD):
         segments = partition.segments[at : at + _SEGMENTS_A_RECORD]
         yield SegmentObjectsRecord(topic_id=topic_id, partition=partition.partition, segments=segments)
-    rows = partition.runs.table
-    for at in range(0, len(rows), _RUNS_A_RECORD):
-        stored = rows[at : at + _RUNS_A_RECORD].astype(STORED_RUN_DTYPE).tobytes()
+    runs, batches = partition.runs, partition.producer_batches
+    for at in range(0, len(runs), _RUNS_A_RECORD):
+        stored = runs.table[at : at + _RUNS_A_RECORD].astype(stored_run_dtype()).tobytes()
         yield PartitionRunsRecord(topic_id=topic_id, partition=partition.partition, runs=stored)
-    batches = partition.producer_batches.table
     for at in range(0, len(batches), _RUNS_A_RECORD):
-        stored = encode_rows(batches[at : at + _RUNS_A_RECORD])
+        stored = encode_rows(batches.table[at : at + _RUNS_A_RECORD])
         yield PartitionRunsRecord(topic_id=topic_id, partition=partition.partition, producer_batches=stored)
 
 

@@ -2,11 +2,11 @@
 
 In reading order:
 
-    header        the header of a batch as a struct, as a table row, and its CRC
+    header        the header of a batch as a struct, and its CRC
     reference     whole batches in plain Python: the specification that the compiled code must equal
     control       control records: transaction markers and those of the metadata log
     codecs        compression
-    columns       records as columns in memory
+    columns       batches as rows of a table, records as columns, in memory
     arrow         columns to and from Arrow
     appendable    tables of any library and rows, as Arrow data to append
     old_formats   messages of formats 0 and 1, converted to batches

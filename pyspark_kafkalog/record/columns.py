@@ -1,16 +1,51 @@
-"""Records as columns: the decoder's output and the encoder's input.
+"""Batches as rows of a table, and records as columns: the decoder's output and the encoder's input.
 
-The arrays have Arrow's layout (int32 offsets into one byte array, validity as a bitmap with the lowest bit first), so
-they convert to and from Arrow arrays without a copy.
+The arrays of records have Arrow's layout (int32 offsets into one byte array, validity as a bitmap with the lowest bit
+first), so they convert to and from Arrow arrays without a copy.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pyspark_kafkalog.record.header import LEADER_EPOCH_AT, LENGTH_AT, LOG_OVERHEAD_BYTES, MAGIC_AT
+from pyspark_kafkalog.values import dataclass
+
+#: One row per batch of a scanned run, as kernels, indexes and the commit path exchange it. Native byte order.
+#: `position` is the batch's first byte in its file, `size_bytes` its total length with the 12 bytes of overhead.
+BATCH_DTYPE: Final = np.dtype(
+    [
+        ("position", np.int64),
+        ("size_bytes", np.int64),
+        ("base_offset", np.int64),
+        ("last_offset", np.int64),
+        ("base_timestamp_ms", np.int64),
+        ("max_timestamp_ms", np.int64),
+        ("producer_id", np.int64),
+        ("leader_epoch", np.int32),
+        ("base_sequence", np.int32),
+        ("records_count", np.int32),
+        ("crc", np.uint32),
+        ("attributes", np.int16),
+        ("producer_epoch", np.int16),
+    ]
+)
+
+
+def assigned_heads(batches: NDArray[np.void]) -> NDArray[np.uint8]:
+    """The bytes that a log assigns, a row a batch (BATCH_DTYPE): base offset, length and leader epoch."""
+    heads = np.empty((len(batches), MAGIC_AT), dtype=np.uint8)
+    heads[:, :LENGTH_AT] = batches["base_offset"].astype(">i8")[:, None].view(np.uint8)
+    heads[:, LENGTH_AT:LEADER_EPOCH_AT] = (
+        (batches["size_bytes"] - LOG_OVERHEAD_BYTES).astype(">i4")[:, None].view(np.uint8)
+    )
+    heads[:, LEADER_EPOCH_AT:] = batches["leader_epoch"].astype(">i4")[:, None].view(np.uint8)
+    return heads
+
 
 #: TimestampType.NO_TIMESTAMP_TYPE of Kafka's clients: of records that have no timestamp, in messages of format 0.
 NO_TIMESTAMP_TYPE: Final = -1

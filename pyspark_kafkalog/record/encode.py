@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType, decompressed_limit_bytes
-from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns, address_of
+from pyspark_kafkalog.record.columns import BATCH_DTYPE, BinaryColumn, RecordColumns, address_of
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
-    BATCH_DTYPE,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,

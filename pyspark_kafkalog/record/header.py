@@ -27,11 +27,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from enum import IntEnum
+from mmap import mmap
 from typing import Any, Final
 
 import google_crc32c
-import numpy as np
-from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
@@ -71,6 +70,9 @@ NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 
+#: The copy of a commit or of a small snapshot costs less than loading numpy.
+_COPIED_BYTES_MAX: Final = 1 << 20
+
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 assert _HEADER.size == RECORD_BATCH_OVERHEAD_BYTES
 
@@ -80,38 +82,6 @@ class TimestampType(IntEnum):
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
-
-
-#: One row per batch of a scanned run, as kernels, indexes and the commit path exchange it. Native byte order.
-#: `position` is the batch's first byte in its file, `size_bytes` its total length with the 12 bytes of overhead.
-BATCH_DTYPE: Final = np.dtype(
-    [
-        ("position", np.int64),
-        ("size_bytes", np.int64),
-        ("base_offset", np.int64),
-        ("last_offset", np.int64),
-        ("base_timestamp_ms", np.int64),
-        ("max_timestamp_ms", np.int64),
-        ("producer_id", np.int64),
-        ("leader_epoch", np.int32),
-        ("base_sequence", np.int32),
-        ("records_count", np.int32),
-        ("crc", np.uint32),
-        ("attributes", np.int16),
-        ("producer_epoch", np.int16),
-    ]
-)
-
-
-def assigned_heads(batches: NDArray[np.void]) -> NDArray[np.uint8]:
-    """The bytes that a log assigns, a row a batch (BATCH_DTYPE): base offset, length and leader epoch."""
-    heads = np.empty((len(batches), MAGIC_AT), dtype=np.uint8)
-    heads[:, :LENGTH_AT] = batches["base_offset"].astype(">i8")[:, None].view(np.uint8)
-    heads[:, LENGTH_AT:LEADER_EPOCH_AT] = (
-        (batches["size_bytes"] - LOG_OVERHEAD_BYTES).astype(">i4")[:, None].view(np.uint8)
-    )
-    heads[:, LEADER_EPOCH_AT:] = batches["leader_epoch"].astype(">i4")[:, None].view(np.uint8)
-    return heads
 
 
 def next_sequence(sequence: int, by: int) -> int:
@@ -301,6 +271,10 @@ _checksum = _pick_implementation(google_crc32c.implementation)
 
 def crc32c(buffer: Buffer) -> int:
     """CRC-32C of the whole buffer (bytes, bytearray, memoryview, mmap or a contiguous uint8 array), 0 to 2^32-1."""
-    if not isinstance(buffer, (bytes, np.ndarray)):
-        buffer = np.frombuffer(buffer, dtype=np.uint8)  # the C extension rejects writable memoryviews
+    if isinstance(buffer, (memoryview, bytearray, mmap)):  # the C extension rejects these
+        if len(buffer) <= _COPIED_BYTES_MAX:
+            return _checksum(bytes(buffer))
+        import numpy as np
+
+        buffer = np.frombuffer(buffer, dtype=np.uint8)
     return _checksum(buffer)

@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, InvalidRecordError
 from pyspark_kafkalog.record.codecs.codec import CompressionType, stored_codec
+from pyspark_kafkalog.record.columns import BATCH_DTYPE
 from pyspark_kafkalog.record.header import (
-    BATCH_DTYPE,
     COMPRESSION_MASK,
     LENGTH_AT,
     LOG_OVERHEAD_BYTES,

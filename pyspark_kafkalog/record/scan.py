@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
-from pyspark_kafkalog.record.header import ATTRIBUTES_AT, BATCH_DTYPE, CRC_AT, Buffer, crc32c, parse_header
+from pyspark_kafkalog.record.columns import BATCH_DTYPE
+from pyspark_kafkalog.record.header import ATTRIBUTES_AT, CRC_AT, Buffer, crc32c, parse_header
 from pyspark_kafkalog.record.kernels.native import crc32c_function
 from pyspark_kafkalog.record.kernels.scan import BAD_HEADER, TABLE_FULL, find_bad_crc, scan_headers
 

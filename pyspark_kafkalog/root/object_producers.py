@@ -40,7 +40,7 @@ from pyspark_kafkalog.storage.log.producers import (
     producer_batches,
 )
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.objects.data_object import PRODUCER_BATCH_DTYPE, ProducerBatchKind
+from pyspark_kafkalog.storage.objects.data_object import ProducerBatchKind, producer_batch_dtype
 from pyspark_kafkalog.tiered.objects import IndexKind, ReadableObjects
 from pyspark_kafkalog.tiered.own_segments import OwnLayout
 from pyspark_kafkalog.tiered.remote_log import RemoteExtent
@@ -80,7 +80,7 @@ class PartitionProducers(Producers):
         self.count_max = max(self.count_max, 2 * len(self.producers))
 
     def add(self, rows: NDArray[np.void]) -> None:
-        """Add batches that were committed (PRODUCER_BATCH_DTYPE)."""
+        """Add batches that were committed (`producer_batch_dtype`)."""
         for base, last, producer_id, timestamp_ms, start, coordinator, sequence, epoch, kind in rows.tolist():
             state = self.producers.get(producer_id) or ProducerState(producer_id)
             kept = state.batches if state.producer_epoch == epoch else ()
@@ -271,7 +271,7 @@ class LazyProducers(Mapping[int, ProducerState]):
 
 @dataclass(frozen=True, slots=True)
 class ProducersAppended:
-    """The commit's rows of the batches that it appends: `rows` (PRODUCER_BATCH_DTYPE).
+    """The commit's rows of the batches that it appends: `rows` (`producer_batch_dtype`).
 
     `first_unstable_offset`: after it, the first offset of the oldest open transaction, -1 without one.
     """
@@ -286,7 +286,7 @@ def appended_to(base: PartitionProducers, batches: Iterable[ProducerBatch]) -> P
 
 
 def rows_of(batches: Iterable[ProducerBatch]) -> NDArray[np.void]:
-    """The rows (PRODUCER_BATCH_DTYPE) of `batches`, without the beginnings of their transactions."""
+    """The rows (`producer_batch_dtype`) of `batches`, without the beginnings of their transactions."""
     rows: list[tuple[int, ...]] = []
     for batch in batches:
         if batch.is_control and batch.marker is None:
@@ -308,7 +308,7 @@ def rows_of(batches: Iterable[ProducerBatch]) -> NDArray[np.void]:
                 kind,
             )
         )
-    return np.array(rows, PRODUCER_BATCH_DTYPE)
+    return np.array(rows, producer_batch_dtype())
 
 
 def with_transaction_starts(base: PartitionProducers, rows: NDArray[np.void]) -> ProducersAppended:

@@ -51,7 +51,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import UnknownTopicError
-from pyspark_kafkalog.record.header import BATCH_DTYPE, Buffer
+from pyspark_kafkalog.record.columns import BATCH_DTYPE
+from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.below_root import refuse_link
 from pyspark_kafkalog.storage.filesystem import FileSystem, in_parallel

@@ -27,7 +27,7 @@ extensions):
                                  offset of its record; only snapshots state it
     20006 SegmentObjectsRecord   segments in the store that follow the partition's last one, or replace exactly the
                                  stated number of runs and the stated segments
-    20007 PartitionRunsRecord    in snapshots: runs of a partition as rows of RUN_DTYPE, big-endian (extents.py)
+    20007 PartitionRunsRecord    in snapshots: runs of a partition as rows of run_dtype, big-endian (extents.py)
     20008 DroppedObjectsRecord   in snapshots: objects that the commit at `commitOffset` replaced or dropped
     20009 ObjectsDeletedRecord   what the commits below `droppedBelow` dropped has been deleted from the store
     20010 StagingHorizonRecord   what was planned below `horizonOffset` has expired: see StagingHorizon in image.py

@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 from numba import from_dtype, njit, types
 
+from pyspark_kafkalog.record.columns import BATCH_DTYPE
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
     BASE_SEQUENCE_AT,
     BASE_TIMESTAMP_AT,
-    BATCH_DTYPE,
     CRC_AT,
     LAST_OFFSET_DELTA_AT,
     LEADER_EPOCH_AT,

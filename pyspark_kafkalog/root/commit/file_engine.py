@@ -32,7 +32,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TopicRecord,
 )
 from pyspark_kafkalog.metadata.root_lock import DEFAULT_LOCK_TIMEOUT_S, LockHeldError
-from pyspark_kafkalog.record.header import BATCH_DTYPE
+from pyspark_kafkalog.record.columns import BATCH_DTYPE
 from pyspark_kafkalog.root.commit.changes import StartAt, Truncation
 from pyspark_kafkalog.root.commit.committer import (
     Attempt,

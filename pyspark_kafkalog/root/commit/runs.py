@@ -55,7 +55,7 @@ class RunSpan:
     leader_epoch: int
 
     def rows(self, rows: NDArray[np.void]) -> NDArray[np.void]:
-        """Those of `rows` (PRODUCER_BATCH_DTYPE) that are of the run's batches."""
+        """Those of `rows` (`producer_batch_dtype`) that are of the run's batches."""
         base_offsets = rows["base_offset"]
         found: NDArray[np.void] = rows[(base_offsets >= self.first_offset) & (base_offsets < self.end_offset)]
         return found
@@ -197,7 +197,7 @@ class StagedBatches:
 
     @cached_property
     def producer_rows(self) -> NDArray[np.void]:
-        """The batches of producers (PRODUCER_BATCH_DTYPE). Raises InvalidRecordError for any that cannot be."""
+        """The batches of producers (`producer_batch_dtype`). Raises InvalidRecordError for any that cannot be."""
         return np.concatenate(
             [
                 parse_rows(given.producer_batches, start_offset=span.first_offset, end_offset=span.end_offset)

@@ -37,7 +37,8 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError, LogDirError
-from pyspark_kafkalog.record.header import BATCH_DTYPE, RECORD_BATCH_OVERHEAD_BYTES
+from pyspark_kafkalog.record.columns import BATCH_DTYPE
+from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES
 from pyspark_kafkalog.root.commit.changes import AppendedRange
 from pyspark_kafkalog.units import MIB
 

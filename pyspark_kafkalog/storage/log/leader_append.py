@@ -50,12 +50,11 @@ from pyspark_kafkalog.errors import (
     UnsupportedFormatError,
 )
 from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType, records_max_bytes
-from pyspark_kafkalog.record.columns import address_of
+from pyspark_kafkalog.record.columns import BATCH_DTYPE, address_of
 from pyspark_kafkalog.record.decode import LogBytes, check_counts, open_sections, record_fault
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
     BASE_OFFSET_AT,
-    BATCH_DTYPE,
     COMPRESSION_MASK,
     CONTROL_MASK,
     LEADER_EPOCH_AT,

@@ -53,9 +53,9 @@ from pyspark_kafkalog.errors import (
     RecordBatchTooLargeError,
     RecordTooLargeError,
 )
+from pyspark_kafkalog.record.columns import BATCH_DTYPE
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
-    BATCH_DTYPE,
     CONTROL_MASK,
     RECORD_BATCH_OVERHEAD_BYTES,
     TIMESTAMP_TYPE_MASK,

@@ -46,41 +46,26 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import IntEnum
-from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, UnsupportedFormatError
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectStore
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, Buffer, crc32c
-from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.names import decode_uuid, encode_uuid
 from pyspark_kafkalog.units import INT32_MAX, content_text
 from pyspark_kafkalog.values import dataclass
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
+
 DATA_FOLDER: Final = "data"
 _KEY: Final = re.compile(DATA_FOLDER + r"/([0-9a-zA-Z]+)-([0-9]{1,19})-([0-9]{1,9})-([0-9]{1,19})\.batches")
 
-#: One run as a partition's log knows it: offsets [base_offset, end_offset) are the `size_bytes` at `position` of the
-#: data object with the id `object_id`.
-RUN_DTYPE: Final = np.dtype(
-    [
-        ("base_offset", np.int64),
-        ("end_offset", np.int64),
-        ("object_id", np.int64),
-        ("position", np.int64),
-        ("max_timestamp_ms", np.int64),
-        ("size_bytes", np.int32),
-        ("records_count", np.int32),
-        ("batches_count", np.int32),
-        ("leader_epoch", np.int32),
-    ]
-)
-
-#: One batch in a run's table. `last_offset` counts from the run's first.
-TABLE_DTYPE: Final = np.dtype([("size_bytes", ">i4"), ("last_offset", ">i4"), ("max_timestamp_ms", ">i8")])
-TABLE_ENTRY_BYTES: Final = TABLE_DTYPE.itemsize
+TABLE_ENTRY_BYTES: Final = 16
 
 _FOOTER_ENTRY: Final = struct.Struct(">16siiqiiqq")
 _TRAILER: Final = struct.Struct(">iiI4x8s")
@@ -130,10 +115,43 @@ class ObjectRun:
         return self.position + self.size_bytes + self.batches_count * TABLE_ENTRY_BYTES
 
 
+@cache
+def run_dtype() -> np.dtype[np.void]:
+    """One run as a partition's log knows it.
+
+    Offsets [base_offset, end_offset) are the `size_bytes` at `position` of the data object with the id `object_id`.
+    """
+    import numpy as np
+
+    return np.dtype(
+        [
+            ("base_offset", np.int64),
+            ("end_offset", np.int64),
+            ("object_id", np.int64),
+            ("position", np.int64),
+            ("max_timestamp_ms", np.int64),
+            ("size_bytes", np.int32),
+            ("records_count", np.int32),
+            ("batches_count", np.int32),
+            ("leader_epoch", np.int32),
+        ]
+    )
+
+
+@cache
+def _table_dtype() -> np.dtype[np.void]:
+    """One batch in a run's table: TABLE_ENTRY_BYTES. `last_offset` counts from the run's first."""
+    import numpy as np
+
+    return np.dtype([("size_bytes", ">i4"), ("last_offset", ">i4"), ("max_timestamp_ms", ">i8")])
+
+
 def encode_table(batches: NDArray[np.void]) -> bytes:
     """The table of a run with `batches` (BATCH_DTYPE, offsets from 0)."""
-    table = np.empty(len(batches), TABLE_DTYPE)
-    for name in TABLE_DTYPE.names or ():
+    import numpy as np
+
+    table = np.empty(len(batches), _table_dtype())
+    for name in _table_dtype().names or ():
         table[name] = batches[name]
     return table.tobytes()
 
@@ -145,7 +163,9 @@ def parse_table(
 
     Raises CorruptRecordError unless the batches take exactly these bytes and rise within these offsets.
     """
-    table = np.frombuffer(data, TABLE_DTYPE)
+    import numpy as np
+
+    table = np.frombuffer(data, _table_dtype())
     sizes, last_offsets = table["size_bytes"].astype(np.int64), table["last_offset"]
     at = np.flatnonzero(sizes < RECORD_BATCH_OVERHEAD_BYTES)
     if len(at):
@@ -293,20 +313,31 @@ def _damage(file: str, position: int, expected: str, found: str) -> CorruptRecor
     return CorruptRecordError(file=file, position=position, expected=expected, found=found, advice=_ADVICE)
 
 
-PRODUCER_BATCH_DTYPE: Final = np.dtype(
-    [
-        ("base_offset", np.int64),
-        ("last_offset", np.int64),
-        ("producer_id", np.int64),
-        ("max_timestamp_ms", np.int64),
-        ("transaction_start", np.int64),
-        ("coordinator_epoch", np.int32),
-        ("base_sequence", np.int32),
-        ("producer_epoch", np.int16),
-        ("kind", np.int8),
-    ]
-)
-_STORED_DTYPE: Final = PRODUCER_BATCH_DTYPE.newbyteorder(">")
+@cache
+def producer_batch_dtype() -> np.dtype[np.void]:
+    """One batch with a producer id."""
+    import numpy as np
+
+    return np.dtype(
+        [
+            ("base_offset", np.int64),
+            ("last_offset", np.int64),
+            ("producer_id", np.int64),
+            ("max_timestamp_ms", np.int64),
+            ("transaction_start", np.int64),
+            ("coordinator_epoch", np.int32),
+            ("base_sequence", np.int32),
+            ("producer_epoch", np.int16),
+            ("kind", np.int8),
+        ]
+    )
+
+
+@cache
+def _stored_dtype() -> np.dtype[np.void]:
+    stored: np.dtype[np.void] = producer_batch_dtype().newbyteorder(">")
+    return stored
+
 
 #: For an AbortedTxn whose last stable offset is not known: later transactions may overlap the same range.
 _UNKNOWN: Final = -1
@@ -322,15 +353,18 @@ class ProducerBatchKind(IntEnum):
 
 
 def encode_rows(rows: NDArray[np.void]) -> bytes:
-    """The rows (PRODUCER_BATCH_DTYPE) as they are stored."""
-    return rows.astype(_STORED_DTYPE).tobytes()
+    """The rows (`producer_batch_dtype`) as they are stored."""
+    return rows.astype(_stored_dtype()).tobytes()
 
 
 def parse_rows(data: bytes, *, start_offset: int, end_offset: int) -> NDArray[np.void]:
     """The stored rows of batches in [start_offset, end_offset). Raises InvalidRecordError for any that cannot be."""
-    if len(data) % _STORED_DTYPE.itemsize:
+    import numpy as np
+
+    stored = _stored_dtype()
+    if len(data) % stored.itemsize:
         raise InvalidRecordError(f"the batches of producers take {len(data)} bytes, not a number of whole rows")
-    rows = np.frombuffer(data, _STORED_DTYPE).astype(PRODUCER_BATCH_DTYPE)
+    rows = np.frombuffer(data, stored).astype(producer_batch_dtype())
     bases, lasts = rows["base_offset"], rows["last_offset"]
     is_wrong = (
         (lasts < bases) | (rows["producer_id"] < 0) | (rows["kind"] < 0) | (rows["kind"] > max(ProducerBatchKind))
@@ -347,6 +381,8 @@ def parse_rows(data: bytes, *, start_offset: int, end_offset: int) -> NDArray[np
 
 def last_of_each_producer(rows: NDArray[np.void]) -> NDArray[np.void]:
     """The last row of each producer: what is kept when the batches themselves are deleted."""
+    import numpy as np
+
     _, firsts = np.unique(rows["producer_id"][::-1], return_index=True)
     return rows[np.sort(len(rows) - 1 - firsts)]
 
@@ -361,6 +397,8 @@ def aborted_rows(rows: NDArray[np.void], start_offset: int, end_offset: int) -> 
 
 def aborted_transactions(rows: NDArray[np.void], start_offset: int, end_offset: int) -> list[AbortedTxn]:
     """The aborted transactions that overlap [start_offset, end_offset), by their markers."""
+    from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
+
     found = aborted_rows(rows, start_offset, end_offset)
     return [
         AbortedTxn(int(each["producer_id"]), int(each["transaction_start"]), int(each["last_offset"]), _UNKNOWN)

@@ -133,7 +133,7 @@ class _Stored:
 
 
 class RunSource:
-    """A ByteSource over `runs` (RUN_DTYPE), which follow each other in offsets. For one thread."""
+    """A ByteSource over `runs` (`run_dtype`), which follow each other in offsets. For one thread."""
 
     def __init__(self, runs: NDArray[np.void], objects: ObjectBytes, *, name: str) -> None:
         self.name = name
@@ -414,7 +414,7 @@ _GROUP_RUNS: Final = 4096
 
 
 class RunExtent:
-    """The extent of `runs` (RUN_DTYPE, one or more), which follow each other. For one thread.
+    """The extent of `runs` (`run_dtype`, one or more), which follow each other. For one thread.
 
     `name` is what error messages call the partition's log.
     """
@@ -512,7 +512,7 @@ class RunTimestamps:
 
 
 def run_extents(runs: NDArray[np.void], objects: ObjectBytes, *, name: str) -> Iterator[RunExtent]:
-    """Extents of `runs` (RUN_DTYPE), which follow each other, in groups; see RunExtent for `name`."""
+    """Extents of `runs` (`run_dtype`), which follow each other, in groups; see RunExtent for `name`."""
     ends = np.cumsum(runs["size_bytes"], dtype=np.int64)
     first = 0
     while first < len(runs):

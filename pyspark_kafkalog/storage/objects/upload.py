@@ -22,13 +22,8 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.object_store.store import ObjectStore
-from pyspark_kafkalog.record.header import (
-    BASE_OFFSET_AT,
-    BATCH_DTYPE,
-    CONTROL_MASK,
-    LEADER_EPOCH_AT,
-    TRANSACTIONAL_MASK,
-)
+from pyspark_kafkalog.record.columns import BATCH_DTYPE
+from pyspark_kafkalog.record.header import BASE_OFFSET_AT, CONTROL_MASK, LEADER_EPOCH_AT, TRANSACTIONAL_MASK
 from pyspark_kafkalog.storage.objects.data_object import (
     TABLE_ENTRY_BYTES,
     DataKey,

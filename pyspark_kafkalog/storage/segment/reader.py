@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
+from pyspark_kafkalog.record.columns import BATCH_DTYPE
 from pyspark_kafkalog.record.header import (
-    BATCH_DTYPE,
     LOG_OVERHEAD_BYTES,
     MAGIC_AT,
     RECORD_BATCH_OVERHEAD_BYTES,

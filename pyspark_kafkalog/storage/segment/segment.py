@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
+from pyspark_kafkalog.record.columns import assigned_heads
 from pyspark_kafkalog.record.header import (
     LENGTH_AT,
     LOG_OVERHEAD_BYTES,
@@ -37,7 +38,6 @@ from pyspark_kafkalog.record.header import (
     NO_TIMESTAMP,
     RECORD_BATCH_OVERHEAD_BYTES,
     Buffer,
-    assigned_heads,
     check_length_and_magic,
     parse_header,
 )

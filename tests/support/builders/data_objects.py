@@ -16,7 +16,7 @@ from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid, segment_file
-from pyspark_kafkalog.storage.objects.data_object import RUN_DTYPE
+from pyspark_kafkalog.storage.objects.data_object import run_dtype
 from pyspark_kafkalog.storage.objects.upload import WrittenObject
 from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask, TaskFiles
 
@@ -96,7 +96,7 @@ class Log:
 
     @property
     def runs(self) -> NDArray[np.void]:
-        return np.array(self.rows, RUN_DTYPE)
+        return np.array(self.rows, run_dtype())
 
     def append(self, objects: Objects, object_ids: Sequence[int], plans: Sequence[Plan], *, leader_epoch: int) -> None:
         """Commit the runs of the objects, which were made of `plans`."""

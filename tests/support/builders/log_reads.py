@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import OffsetOutOfRangeError
-from pyspark_kafkalog.record.header import BATCH_DTYPE
+from pyspark_kafkalog.record.columns import BATCH_DTYPE
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, indexed_transactions
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader, TimestampAndOffset

@@ -37,7 +37,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 from pyspark_kafkalog.metadata.objects.log import commit_key, snapshot_key
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.snapshots import SnapshotId, encode_snapshot
-from pyspark_kafkalog.record.header import BATCH_DTYPE
+from pyspark_kafkalog.record.columns import BATCH_DTYPE
 from pyspark_kafkalog.root.brokers.image import read_broker_metadata
 from pyspark_kafkalog.storage.log.log_state import load_read_only
 from pyspark_kafkalog.storage.names import TopicPartition, child_path, offset_file_name, partition_path

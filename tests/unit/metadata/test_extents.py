@@ -403,7 +403,7 @@ def test_rows_of_runs_are_read_only() -> None:
 
 
 def test_memory_of_dropped_runs_is_released() -> None:
-    runs = NO_RUNS.appended(np.zeros(10_000, NO_RUNS.DTYPE))
+    runs = NO_RUNS.appended(np.zeros(10_000, NO_RUNS.dtype()))
     assert runs.without_first(9_990).table.base.nbytes < 10_000
 
 

@@ -22,7 +22,7 @@ from pyspark_kafkalog.metadata.acl import (
     PermissionType,
     ResourceType,
 )
-from pyspark_kafkalog.record.header import BATCH_DTYPE
+from pyspark_kafkalog.record.columns import BATCH_DTYPE
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.object_root import ObjectRoot

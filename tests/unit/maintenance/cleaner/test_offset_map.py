@@ -18,7 +18,7 @@ from pyspark_kafkalog.maintenance.cleaner.kernels_cleaner import HAS_KEY, HAS_VA
 from pyspark_kafkalog.maintenance.cleaner.offset_map import ALL_KEYS, ENTRY_BYTES, KeyShard, OffsetMap
 from pyspark_kafkalog.maintenance.cleaner.record_chunks import ChunkReader, IndexedRecords
 from pyspark_kafkalog.record.codecs.codec import CompressionType
-from pyspark_kafkalog.record.header import BATCH_DTYPE
+from pyspark_kafkalog.record.columns import BATCH_DTYPE
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.segment.reader import LocalExtent
 from pyspark_kafkalog.units import INT32_MAX

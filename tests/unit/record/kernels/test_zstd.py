@@ -14,10 +14,10 @@ import zstandard
 from pyspark_kafkalog.errors import CorruptRecordError
 from pyspark_kafkalog.record import encode, scan
 from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
-from pyspark_kafkalog.record.columns import BinaryColumn, RecordColumns
+from pyspark_kafkalog.record.columns import BATCH_DTYPE, BinaryColumn, RecordColumns
 from pyspark_kafkalog.record.decode import LogBytes, Sections, open_sections
 from pyspark_kafkalog.record.encode import encode_batches, seal_headers
-from pyspark_kafkalog.record.header import BATCH_DTYPE, RECORD_BATCH_OVERHEAD_BYTES
+from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES
 from pyspark_kafkalog.record.kernels import native
 from pyspark_kafkalog.record.kernels import zstd as zstd_batches
 from pyspark_kafkalog.record.scan import first_bad_crc

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tiers import examples
 
-from pyspark_kafkalog.record.header import BATCH_DTYPE
+from pyspark_kafkalog.record.columns import BATCH_DTYPE
 from pyspark_kafkalog.storage.segment.index_entries import SegmentCounters, SegmentLimits, plan_run
 
 BASE = 1000
