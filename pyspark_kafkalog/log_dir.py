@@ -44,13 +44,11 @@ from pyspark_kafkalog.config.definitions import LowerVersion
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import InvalidOptionError, OffsetOutOfRangeError
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
-from pyspark_kafkalog.object_store.client import StoreAddress
-from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.record.codecs.codec import CODEC_NAMES
 from pyspark_kafkalog.root.protocol import PublicRoot, Root
 from pyspark_kafkalog.root.reads import append_table, read_table
 from pyspark_kafkalog.root.snapshot import IsolationLevel, PartitionSnapshot, TopicDescription
-from pyspark_kafkalog.root.writes import CommitResult, Staged, WriteTransaction
+from pyspark_kafkalog.root.writes import CommitResult, WriteTransaction
 from pyspark_kafkalog.security.open import (
     AnyPath,
     create_native_root,
@@ -76,8 +74,11 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.notebook.logs import PartitionLog, TopicLog
     from pyspark_kafkalog.notebook.plots import Measure
     from pyspark_kafkalog.notebook.tables import PointInTime
+    from pyspark_kafkalog.object_store.client import StoreAddress
+    from pyspark_kafkalog.object_store.location import RootPath
     from pyspark_kafkalog.record.appendable import Appendable
     from pyspark_kafkalog.report.maintenance import Maintenance, ReportPage, RunReports
+    from pyspark_kafkalog.root.commit.staging import Staged
     from pyspark_kafkalog.security.access_control import AccessControl
     from pyspark_kafkalog.storage.log.reader import LogReader
     from pyspark_kafkalog.tiered.remote_storage import RemoteStorageOption

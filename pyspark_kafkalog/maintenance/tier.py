@@ -55,8 +55,9 @@ from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, LEADER_EPOCH_CHECKPOINT, TopicPartition, partition_path
 from pyspark_kafkalog.storage.segment.recovery import check_closed_segment
 from pyspark_kafkalog.storage.segment.stored import StoredSegment, closed_segments
+from pyspark_kafkalog.tiered.own_location import LOCATION_CONFIG
 from pyspark_kafkalog.tiered.own_segments import put_segment
-from pyspark_kafkalog.tiered.remote_storage import LOCATION_CONFIG, OwnStorage
+from pyspark_kafkalog.tiered.remote_storage import OwnStorage
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.units import MIB
 

@@ -30,6 +30,9 @@ from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
 from pyspark_kafkalog.units import content_text
 from pyspark_kafkalog.values import dataclass
 
+#: The marker of a copy of a cluster's metadata log (root/brokers/quorum.py).
+COPY_MARKER: Final = "kafkalog-observer"
+
 #: The version of new roots. CONTRIBUTING.md ("Change the on-disk format") lists the steps for a new version.
 FORMAT_VERSION: Final = 1
 #: Roots of this version and later ones are read and written.
@@ -101,6 +104,11 @@ class RootFormat:
 def metadata_dir(root: Path) -> Path:
     """The commit log's directory in `root`."""
     return root / METADATA_DIR
+
+
+def is_metadata_copy(root: Path) -> bool:
+    """Whether `root` is a copy of a metadata log."""
+    return (metadata_dir(root) / COPY_MARKER).is_file()
 
 
 def is_native_root(root: Path) -> bool:

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, LogDirError
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
-from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.metadata.root_format import COPY_MARKER, METADATA_DIR, is_metadata_copy
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
 from pyspark_kafkalog.record.header import Buffer
@@ -43,7 +43,7 @@ from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.record.scan import first_bad_crc, scan_batches, verify_crcs
 from pyspark_kafkalog.replication.leader import EpochEnd
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID
-from pyspark_kafkalog.root.brokers.quorum import COPY_MARKER, QUORUM_STATE, is_metadata_copy
+from pyspark_kafkalog.root.brokers.quorum import QUORUM_STATE
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     MetaProperties,

@@ -3,8 +3,8 @@
 In reading order:
 
 - protocol: `Root`, what the rest of the package needs of a log directory
-- snapshot, reads: topics and partitions as of one time or of a plan, and what a reader does not get of them; their
-  readers and leader epochs
+- snapshot, planned, reads: topics and partitions as of one time, and what a reader does not get of them; partitions as
+  of a plan; their readers and leader epochs
 - native, file_root: a native log directory, as of its commit log, that may follow a leader; one on a file system
 - kinds: what to do for the kind of a root, the one decision by it outside this package
 - object_root, object_log, object_producers: one in an object store; a partition's log as of an image, and what a
@@ -12,7 +12,7 @@ In reading order:
 - bootstrap: creates a native log directory
 - admin: records that change topics and broker-level settings
 - directories: the partitions' directories, which follow the commits
-- writes: transactional ids of writes, where records are before their commit, and its result
+- writes: transactional ids of writes, and the result of their commit
 - commit: commits of appends, truncations and log starts: of writes, of a server, and of a follower
 - internal_topic: follows the records of a coordinator's topic
 - transactions: states of transactional ids, transactions that are open, and how they end

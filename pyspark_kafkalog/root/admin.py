@@ -50,7 +50,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 )
 from pyspark_kafkalog.metadata.root_format import TIERED_FORMAT_VERSION
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, random_uuid, validate_topic_name
-from pyspark_kafkalog.tiered.remote_storage import LAYOUT_CONFIG, LOCATION_CONFIG, check_location
+from pyspark_kafkalog.tiered.own_location import LAYOUT_CONFIG, LOCATION_CONFIG, check_location
 from pyspark_kafkalog.values import dataclass
 
 MAX_PARTITIONS_PER_COMMIT: Final = 10_000

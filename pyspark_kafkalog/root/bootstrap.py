@@ -5,22 +5,16 @@ directory, the marker `kafkalog-format` (metadata/root_format.py), partition.met
 commit. After a crash between two of them, the next `create_root` finishes the root: with the marker it is recognized as
 native, and before the marker it contains nothing that a Kafka broker would have created.
 
-*In an object store*, which is probed first (object_store/probe.py), they are created in this order, each if it is
-absent: the marker, meta.properties, `kafkalog-start`, the first commit. After a crash between two of them, the next
-`create_object_root` finishes the root with the ids that are there. Of several that create at the same time one makes
-the first commit, with the ids that all find; the others are refused.
+A root in an object store is created by `object_root.create_object_root`, with the same first records.
 """
 
 from __future__ import annotations
 
 import random
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import CommitConflictError, LogDirError, ReadOnlyLogDirError
-from pyspark_kafkalog.metadata.commit_log import CommitLogTail, LoadedImage
-from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError
 from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.local.log import LocalCommitLog
 from pyspark_kafkalog.metadata.messages.metadata_records import (
@@ -30,24 +24,11 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     MetadataRecord,
     RegisterBrokerRecord,
 )
-from pyspark_kafkalog.metadata.objects.backend import ObjectBackend, ObjectMetadataStore
-from pyspark_kafkalog.metadata.objects.log import (
-    MARKER_KEY,
-    META_PROPERTIES_BYTES_MAX,
-    START_KEY,
-    encode_start,
-    name_of,
-    parse_commit_key,
-    parse_snapshot_key,
-    read_if_there,
-)
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     FORMAT_VERSION,
     METADATA_DIR,
     OBJECT_FORMAT_VERSION,
-    OBJECT_MARKER,
-    check_object_marker,
     is_native_root,
     mark_unfinished_copy,
     metadata_dir,
@@ -55,14 +36,9 @@ from pyspark_kafkalog.metadata.root_format import (
     write_marker,
 )
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, root_lock
-from pyspark_kafkalog.metadata.store import Clock, MetadataStore
-from pyspark_kafkalog.object_store.probe import PROBE_FOLDER, check_store
-from pyspark_kafkalog.object_store.retries import Taken, Waiting, create_once
-from pyspark_kafkalog.object_store.store import ObjectStore
+from pyspark_kafkalog.metadata.store import Clock
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     MetaProperties,
-    format_meta_properties,
-    parse_meta_properties,
     read_meta_properties,
     write_meta_properties,
     write_topic_id,
@@ -84,9 +60,6 @@ _FIRST_OFFSET: Final = 0
 METADATA_VERSION_FEATURE: Final = "metadata.version"
 METADATA_VERSION_4_1: Final = 27  # MetadataVersion.IBP_4_1_IV1
 _CREATE_OPERATION: Final = "create root"
-
-#: Objects looked at to find whether a place is empty.
-_OBJECTS_MAX: Final = 1_000
 
 
 def begin_copy(root: Path, *, fs: FileSystem) -> None:
@@ -129,7 +102,7 @@ def create_root(
         write_marker(directory, fs)
         write_topic_id(directory / PARTITION_METADATA, METADATA_TOPIC_ID, fs=fs)
         properties = _write_ids(root, cluster_id, node_id, rng, fs)
-        log.publish(_FIRST_OFFSET, _first_records(properties, rng), timestamp_ms=clock())
+        log.publish(_FIRST_OFFSET, first_records(properties, rng), timestamp_ms=clock())
     return LocalMetadataStore.open(root, clock=clock, rng=rng, fs=fs)
 
 
@@ -191,9 +164,10 @@ def _write_ids(root: Path, cluster_id: str | None, node_id: int, rng: random.Ran
     return properties
 
 
-def _first_records(
+def first_records(
     properties: MetaProperties, rng: random.Random, *, format_version: int = FORMAT_VERSION
 ) -> tuple[MetadataRecord, ...]:
+    """The records of the first commit."""
     log_dirs = () if properties.directory_id is None else (properties.directory_id,)
     return (
         CommitRecord(commit_id=random_uuid(rng), operation=_CREATE_OPERATION),
@@ -207,91 +181,3 @@ def _first_records(
             log_dirs=log_dirs,
         ),
     )
-
-
-def is_object_root(store: ObjectStore) -> bool:
-    """Whether there is a root in `store`, or the creation of one has begun. Raises ObjectStoreError."""
-    return read_if_there(store, MARKER_KEY) is not None
-
-
-def is_vacant_store(store: ObjectStore) -> bool:
-    """Whether a root can be created in `store`: it is empty, or a creation has begun. Raises ObjectStoreError."""
-    return not _has_commits(store) and _foreign_key(store) is None
-
-
-def create_object_root(
-    store: ObjectStore,
-    *,
-    cluster_id: str | None = None,
-    node_id: int = DEFAULT_NODE_ID,
-    clock: Clock = time_ms,
-    rng: random.Random | None = None,
-    waiting: Waiting | None = None,
-) -> MetadataStore:
-    """Create a root in `store`, or finish a creation that a crash interrupted, whose ids are kept; open it.
-
-    Without `cluster_id` the id is random. Raises LogDirError if there is a finished root, ReadOnlyLogDirError if there
-    are other objects, StoreUnsuitableError if the store cannot decide between concurrent writers, ObjectStoreError;
-    CommitStateUnknownError if it is unknown whether an object was created, in which case a further call completes it.
-    """
-    rng = rng if rng is not None else random.SystemRandom()
-    waiting = waiting if waiting is not None else Waiting()
-    _check_place(store)
-    check_store(store, random_uuid(random.SystemRandom()), waiting=waiting, then=lambda: _check_place(store))
-    check_object_marker(_create(store, MARKER_KEY, OBJECT_MARKER, waiting), name_of(store, MARKER_KEY))
-    properties = _create_ids(store, cluster_id, node_id, rng, waiting)
-    start = encode_start(0, properties.directory_id or "")
-    _create(store, START_KEY, start, waiting)  # it may be there with a higher offset
-    place = ObjectBackend.open(store, clock=clock, waiting=waiting)
-    records = _first_records(properties, rng, format_version=OBJECT_FORMAT_VERSION)
-    try:
-        place.publish(LoadedImage(MetadataImage(), CommitLogTail("")), records, timestamp_ms=clock(), frees_space=False)
-    except CommitConflictError:
-        raise LogDirError(f"{store.url} was created by another process meanwhile: open it") from None
-    return ObjectMetadataStore.open(store, clock=clock, rng=rng, waiting=waiting)
-
-
-def _check_place(store: ObjectStore) -> None:
-    """Raises LogDirError if there is a finished root, ReadOnlyLogDirError if there are other objects."""
-    if _has_commits(store):
-        raise LogDirError(f"{store.url} is already a log directory: open it")
-    foreign = _foreign_key(store)
-    if foreign is not None:
-        raise ReadOnlyLogDirError(
-            f"{store.url} contains {foreign}, which does not belong to a log directory: expected an empty place"
-        )
-
-
-def _has_commits(store: ObjectStore) -> bool:
-    """Whether a first commit was made; it may have been removed."""
-    return any(
-        parse_commit_key(each.key) is not None or parse_snapshot_key(each.key) is not None
-        for each in islice(store.list_objects(METADATA_DIR), _OBJECTS_MAX)
-    )
-
-
-def _foreign_key(store: ObjectStore) -> str | None:
-    for each in islice(store.list_objects(""), _OBJECTS_MAX):
-        if each.key != META_PROPERTIES and each.key.partition("/")[0] not in (METADATA_DIR, PROBE_FOLDER):
-            return each.key
-    return None
-
-
-def _create(store: ObjectStore, key: str, body: bytes, waiting: Waiting) -> bytes:
-    """Create the object unless it exists; its content."""
-    outcome = create_once(
-        store, key, body, is_own=lambda found: found == body, max_bytes=META_PROPERTIES_BYTES_MAX, waiting=waiting
-    )
-    return outcome.body if isinstance(outcome, Taken) else body
-
-
-def _create_ids(
-    store: ObjectStore, cluster_id: str | None, node_id: int, rng: random.Random, waiting: Waiting
-) -> MetaProperties:
-    properties = MetaProperties(
-        cluster_id=cluster_id if cluster_id is not None else random_uuid(rng),
-        node_id=node_id,
-        directory_id=random_uuid(rng),
-    )
-    body = _create(store, META_PROPERTIES, format_meta_properties(properties), waiting)
-    return parse_meta_properties(body, name_of(store, META_PROPERTIES))

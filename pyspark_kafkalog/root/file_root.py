@@ -20,7 +20,6 @@ from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore, remove_l
 from pyspark_kafkalog.metadata.root_format import TIERED_FORMAT_VERSION, metadata_dir, set_marker
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.root.admin import Build, ConfigPlan
-from pyspark_kafkalog.root.commit.staged_write import commit_files
 from pyspark_kafkalog.root.directories import (
     ensure_partition_directories,
     find_unrenamed_directories,
@@ -31,16 +30,19 @@ from pyspark_kafkalog.root.directories import (
 )
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
-from pyspark_kafkalog.root.snapshot import CommitFiles, LocalPartition, PartitionSnapshot, RemotePart, own_remote_part
-from pyspark_kafkalog.root.writes import CommitResult, LocalStaging, Staged, WriteTransaction
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.root.writes import CommitResult, WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition, partition_path
-from pyspark_kafkalog.storage.staged_file import StagedFile
-from pyspark_kafkalog.tiered.remote_storage import LOCATION_CONFIG, OwnStorage, check_outside, check_permitted
+from pyspark_kafkalog.tiered.own_location import LOCATION_CONFIG, check_outside, check_permitted
 from pyspark_kafkalog.units import NS_PER_MS
 
 if TYPE_CHECKING:
+    from pyspark_kafkalog.config.broker import BrokerConfig
     from pyspark_kafkalog.root.commit.file_engine import FileEngine
+    from pyspark_kafkalog.root.commit.staging import LocalStaging, Staged
+    from pyspark_kafkalog.root.planned import CommitFiles, LocalPartition, RemotePart
+    from pyspark_kafkalog.tiered.remote_storage import OwnStorage
 
 _LOG: Final = logging.getLogger(__name__)
 #: Directories that are made while the root is locked for it.
@@ -89,13 +91,22 @@ class FileRoot(NativeRoot):
         """
         configs = self._store.image.broker_configs
         if self._remote_storage is None or self._remote_storage[0] is not configs:
-            self._remote_storage = configs, OwnStorage.of(self.broker_config(), self._store_options)
+            self._remote_storage = configs, self._open_storage(self.broker_config())
         return self._remote_storage[1]
+
+    def _open_storage(self, config: BrokerConfig) -> OwnStorage | None:
+        if not config.rsm_config_location:
+            return None
+        from pyspark_kafkalog.tiered.remote_storage import OwnStorage  # few roots have one
+
+        return OwnStorage.of(config, self._store_options)
 
     def _remote_part(self, topic: TopicImage, partition: PartitionImage) -> RemotePart | None:
         storage = self.remote_storage
         if storage is None:
             return None
+        from pyspark_kafkalog.root.planned import own_remote_part  # as in planned_partition
+
         return own_remote_part(self.path, storage, self._store_options, topic, partition)
 
     def _snapshot(self, topic: TopicImage, partition: PartitionImage) -> PartitionSnapshot:
@@ -118,6 +129,8 @@ class FileRoot(NativeRoot):
         )
 
     def planned_partition(self, topic_partition: TopicPartition, topic_id: str | None) -> LocalPartition:
+        from pyspark_kafkalog.root.planned import CommitFiles, LocalPartition  # load numpy, which only reads need
+
         commits = self._planned_commits
         if commits is None or self._planned_version != self.version:
             commits = self._planned_commits = CommitFiles(*map(str, self._store.last_and_next_file))
@@ -201,6 +214,8 @@ class FileRoot(NativeRoot):
         return FileEngine(self, flush=flush, operation=operation, following_id=following_id)
 
     def staging(self, write_id: str, *, flush: FlushMode = "fsync") -> LocalStaging:
+        from pyspark_kafkalog.root.commit.staging import LocalStaging  # not needed by readers
+
         return LocalStaging(self.path, write_id, 0, fs=flushing_file_system(self._fs, flush))
 
     def commit_staged(
@@ -211,9 +226,10 @@ class FileRoot(NativeRoot):
         flush: FlushMode = "fsync",
     ) -> CommitResult:
         from pyspark_kafkalog.root.commit.open_logs import FileCommits  # not needed by readers
+        from pyspark_kafkalog.root.commit.staged_write import commit_files, only_files
 
         commits = FileCommits(self, flush=flush, operation="write", appends_files=True)
-        return commit_files(commits, _files(staged), transaction)
+        return commit_files(commits, only_files(staged), transaction)
 
     def file_system_for(self, flush: FlushMode) -> FileSystem:
         """The calls that change the root's files in commits with the mode `flush`. Raises InvalidOptionError."""
@@ -288,13 +304,6 @@ def _parts(topic: TopicImage) -> Iterator[tuple[TopicImage, range]]:
     count = len(topic.partitions)
     for begin in range(0, count, _DIRECTORIES_TOGETHER):
         yield topic, range(begin, min(begin + _DIRECTORIES_TOGETHER, count))
-
-
-def _files(staged: Sequence[Staged]) -> list[StagedFile]:
-    files = [each for each in staged if isinstance(each, StagedFile)]
-    if len(files) != len(staged):
-        raise LogDirError("expected staged files, found data objects: the write was planned for an object store")
-    return files
 
 
 _EXPORT: Final = "`kafkalog export --path URL --to DIR` copies it to files"

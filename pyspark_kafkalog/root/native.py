@@ -48,19 +48,10 @@ from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.admin import Build
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PartitionSnapshots, PlannedPartition, TopicDescription
-from pyspark_kafkalog.root.writes import (
-    CommitResult,
-    Staged,
-    Staging,
-    WriteTransaction,
-    committed_before,
-    expired_ids,
-    take_over,
-)
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PartitionSnapshots, TopicDescription
+from pyspark_kafkalog.root.writes import CommitResult, WriteTransaction, committed_before, expired_ids, take_over
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
 from pyspark_kafkalog.storage.filesystem import FlushMode
-from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid
 from pyspark_kafkalog.units import plural
 from pyspark_kafkalog.values import dataclass
@@ -69,6 +60,9 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit
     from pyspark_kafkalog.root.commit.committer import CommitEngine, FollowerWriter, LeaderWriter
     from pyspark_kafkalog.root.commit.cut_files import KeptRecords
+    from pyspark_kafkalog.root.commit.staging import Staged, Staging
+    from pyspark_kafkalog.root.planned import PlannedPartition
+    from pyspark_kafkalog.storage.log.reader import LogReader
 
 #: Brokers hand out producer ids from blocks of this size (ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE in Kafka).
 _PRODUCER_ID_BLOCK: Final = 1000
@@ -176,6 +170,8 @@ class NativeRoot(Unguarded, ABC):
     def _snapshot(self, topic: TopicImage, partition: PartitionImage) -> PartitionSnapshot: ...
 
     def reader(self, topic: str, partition: int) -> LogReader:
+        from pyspark_kafkalog.storage.log.reader import LogReader  # loads numpy, which no description needs
+
         return LogReader(self.partition(topic, partition).extents(), TopicPartition(topic, partition))
 
     @abstractmethod

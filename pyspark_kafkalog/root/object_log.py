@@ -23,6 +23,7 @@ from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError, OffsetOutOfRangeError
 from pyspark_kafkalog.metadata.extents import NO_PRODUCER_BATCHES, DataObject, DataObjects, ProducerBatches, Runs
@@ -31,9 +32,10 @@ from pyspark_kafkalog.metadata.messages.metadata_records import DataObjectRecord
 from pyspark_kafkalog.metadata.objects.log import CARRIED_BYTES_MAX, CommitObject, read_commit_object
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.record.header import Buffer
+from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.objects.data_object import aborted_rows, aborted_transactions
+from pyspark_kafkalog.storage.objects.data_object import aborted_rows
 from pyspark_kafkalog.storage.objects.run_source import ObjectBytes, RunExtent, run_extents
 from pyspark_kafkalog.storage.segment.reader import Extent
 from pyspark_kafkalog.tiered.objects import BytesCache
@@ -55,6 +57,9 @@ _GROUPS_CACHE_BYTES: Final = 8 << 20
 #: Most commits have few hundred bytes beside their data.
 _OTHER_BYTES: Final = 512
 _GROUP_BYTES: Final = CARRIED_BYTES_MAX * 3 // 4
+
+#: For an AbortedTxn whose last stable offset is not known: later transactions may overlap the same range.
+_UNKNOWN_OFFSET: Final = -1
 
 _LOCKS: Final = tuple(threading.Lock() for _ in range(16))
 
@@ -318,3 +323,15 @@ class RunExtents:
     def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
         """Those that the commits of the runs name."""
         return AbortedTransactions(aborted_transactions(self._log.producer_batches.table, start_offset, end_offset))
+
+
+def aborted_transactions(rows: NDArray[np.void], start_offset: int, end_offset: int) -> list[AbortedTxn]:
+    """The aborted transactions that overlap [start_offset, end_offset), by their markers.
+
+    `rows` are those of batches with producer ids (`producer_batch_dtype`).
+    """
+    found = aborted_rows(rows, start_offset, end_offset)
+    return [
+        AbortedTxn(int(each["producer_id"]), int(each["transaction_start"]), int(each["last_offset"]), _UNKNOWN_OFFSET)
+        for each in found
+    ]

@@ -6,32 +6,66 @@
 A write adds runs to the partitions (metadata/extents), which readers find in the image. A commit that loses the race
 for its name applies the winner's changes and is made again, with its objects as they are. What deleted topics leave is
 dropped by the commit that deletes them, and deleted by the clean-up after file.delete.delay.ms.
+
+A root is created in a store that is probed first (object_store/probe.py), in this order, each object if it is absent:
+the marker, meta.properties, `kafkalog-start`, the first commit. After a crash between two of them, the next
+`create_object_root` finishes the root with the ids that are there. Of several that create at the same time one makes
+the first commit, with the ids that all find; the others are refused.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from pyspark_kafkalog.errors import KafkalogError, LogDirError
-from pyspark_kafkalog.metadata.image import PartitionImage, TopicImage
-from pyspark_kafkalog.metadata.objects.backend import ObjectMetadataStore
-from pyspark_kafkalog.metadata.objects.log import has_commits_from
-from pyspark_kafkalog.metadata.store import MetadataStore
+from pyspark_kafkalog.errors import CommitConflictError, KafkalogError, LogDirError, ReadOnlyLogDirError
+from pyspark_kafkalog.metadata.commit_log import CommitLogTail, LoadedImage
+from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
+from pyspark_kafkalog.metadata.objects.backend import ObjectBackend, ObjectMetadataStore
+from pyspark_kafkalog.metadata.objects.log import (
+    MARKER_KEY,
+    META_PROPERTIES_BYTES_MAX,
+    START_KEY,
+    encode_start,
+    has_commits_from,
+    name_of,
+    parse_commit_key,
+    parse_snapshot_key,
+    read_if_there,
+)
+from pyspark_kafkalog.metadata.root_format import (
+    METADATA_DIR,
+    OBJECT_FORMAT_VERSION,
+    OBJECT_MARKER,
+    check_object_marker,
+)
+from pyspark_kafkalog.metadata.store import Clock, MetadataStore
 from pyspark_kafkalog.object_store.client import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation
+from pyspark_kafkalog.object_store.probe import PROBE_FOLDER, check_store
+from pyspark_kafkalog.object_store.retries import Taken, Waiting, create_once
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.root.admin import Build
+from pyspark_kafkalog.root.bootstrap import DEFAULT_NODE_ID, first_records
 from pyspark_kafkalog.root.commit.staged_write import commit_objects
+from pyspark_kafkalog.root.commit.staging import ObjectStaging, Staged
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.object_log import ObjectLog
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
-from pyspark_kafkalog.root.writes import CommitResult, ObjectStaging, Staged, WriteTransaction
-from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, another_root_error
+from pyspark_kafkalog.root.writes import CommitResult, WriteTransaction
+from pyspark_kafkalog.storage.artefacts.marker_files import (
+    MetaProperties,
+    RootIdentity,
+    another_root_error,
+    format_meta_properties,
+    parse_meta_properties,
+)
 from pyspark_kafkalog.storage.filesystem import FlushMode, time_ms
-from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.storage.names import META_PROPERTIES, TopicPartition, random_uuid
 from pyspark_kafkalog.storage.objects.upload import WrittenObject
 from pyspark_kafkalog.values import dataclass
 
@@ -40,6 +74,9 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.storage.log.log_state import LogState
     from pyspark_kafkalog.storage.log.producers import ProducerState
     from pyspark_kafkalog.storage.log.reader import PartitionExtents
+
+#: Objects looked at to find whether a place is empty.
+_OBJECTS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +109,17 @@ class ObjectRoot(NativeRoot):
         self.directories: tuple[Path, ...] = ()
         self._planned: PlannedRoot | None = None  # of the last plan
         super().__init__(ObjectMetadataStore.open(self._objects, clock=clock), clock=clock)
+
+    @classmethod
+    def create(cls, address: StoreAddress, *, clock: Callable[[], int] = time_ms) -> ObjectRoot:
+        """Create an empty root and open it. Raises as `create_object_root`."""
+        create_object_root(address.open(), clock=clock)
+        return cls(address, clock=clock)
+
+    @staticmethod
+    def is_vacant(address: StoreAddress) -> bool:
+        """Whether a root can be created there."""
+        return is_vacant_store(address.open())
 
     @property
     def path(self) -> ObjectLocation:
@@ -260,3 +308,94 @@ class PlannedObjects:
         identity = self.root.identity
         if identity is not None and not identity.fits(self.root.metadata.identity):
             raise another_root_error(self.root.address.location, identity, self.root.metadata.identity)
+
+
+# Creating a root
+
+
+def is_object_root(store: ObjectStore) -> bool:
+    """Whether there is a root in `store`, or the creation of one has begun. Raises ObjectStoreError."""
+    return read_if_there(store, MARKER_KEY) is not None
+
+
+def is_vacant_store(store: ObjectStore) -> bool:
+    """Whether a root can be created in `store`: it is empty, or a creation has begun. Raises ObjectStoreError."""
+    return not _has_commits(store) and _foreign_key(store) is None
+
+
+def create_object_root(
+    store: ObjectStore,
+    *,
+    cluster_id: str | None = None,
+    node_id: int = DEFAULT_NODE_ID,
+    clock: Clock = time_ms,
+    rng: random.Random | None = None,
+    waiting: Waiting | None = None,
+) -> MetadataStore:
+    """Create a root in `store`, or finish a creation that a crash interrupted, whose ids are kept; open it.
+
+    Without `cluster_id` the id is random. Raises LogDirError if there is a finished root, ReadOnlyLogDirError if there
+    are other objects, StoreUnsuitableError if the store cannot decide between concurrent writers, ObjectStoreError;
+    CommitStateUnknownError if it is unknown whether an object was created, in which case a further call completes it.
+    """
+    rng = rng if rng is not None else random.SystemRandom()
+    waiting = waiting if waiting is not None else Waiting()
+    _check_place(store)
+    check_store(store, random_uuid(random.SystemRandom()), waiting=waiting, then=lambda: _check_place(store))
+    check_object_marker(_create(store, MARKER_KEY, OBJECT_MARKER, waiting), name_of(store, MARKER_KEY))
+    properties = _create_ids(store, cluster_id, node_id, rng, waiting)
+    start = encode_start(0, properties.directory_id or "")
+    _create(store, START_KEY, start, waiting)  # it may be there with a higher offset
+    place = ObjectBackend.open(store, clock=clock, waiting=waiting)
+    records = first_records(properties, rng, format_version=OBJECT_FORMAT_VERSION)
+    try:
+        place.publish(LoadedImage(MetadataImage(), CommitLogTail("")), records, timestamp_ms=clock(), frees_space=False)
+    except CommitConflictError:
+        raise LogDirError(f"{store.url} was created by another process meanwhile: open it") from None
+    return ObjectMetadataStore.open(store, clock=clock, rng=rng, waiting=waiting)
+
+
+def _check_place(store: ObjectStore) -> None:
+    """Raises LogDirError if there is a finished root, ReadOnlyLogDirError if there are other objects."""
+    if _has_commits(store):
+        raise LogDirError(f"{store.url} is already a log directory: open it")
+    foreign = _foreign_key(store)
+    if foreign is not None:
+        raise ReadOnlyLogDirError(
+            f"{store.url} contains {foreign}, which does not belong to a log directory: expected an empty place"
+        )
+
+
+def _has_commits(store: ObjectStore) -> bool:
+    """Whether a first commit was made; it may have been removed."""
+    return any(
+        parse_commit_key(each.key) is not None or parse_snapshot_key(each.key) is not None
+        for each in islice(store.list_objects(METADATA_DIR), _OBJECTS_MAX)
+    )
+
+
+def _foreign_key(store: ObjectStore) -> str | None:
+    for each in islice(store.list_objects(""), _OBJECTS_MAX):
+        if each.key != META_PROPERTIES and each.key.partition("/")[0] not in (METADATA_DIR, PROBE_FOLDER):
+            return each.key
+    return None
+
+
+def _create(store: ObjectStore, key: str, body: bytes, waiting: Waiting) -> bytes:
+    """Create the object unless it exists; its content."""
+    outcome = create_once(
+        store, key, body, is_own=lambda found: found == body, max_bytes=META_PROPERTIES_BYTES_MAX, waiting=waiting
+    )
+    return outcome.body if isinstance(outcome, Taken) else body
+
+
+def _create_ids(
+    store: ObjectStore, cluster_id: str | None, node_id: int, rng: random.Random, waiting: Waiting
+) -> MetaProperties:
+    properties = MetaProperties(
+        cluster_id=cluster_id if cluster_id is not None else random_uuid(rng),
+        node_id=node_id,
+        directory_id=random_uuid(rng),
+    )
+    body = _create(store, META_PROPERTIES, format_meta_properties(properties), waiting)
+    return parse_meta_properties(body, name_of(store, META_PROPERTIES))

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
     from pyspark_kafkalog.metadata.history import HistoryEntry
     from pyspark_kafkalog.object_store.location import RootPath
+    from pyspark_kafkalog.root.commit.staging import Staged, Staging
     from pyspark_kafkalog.root.native import NativeRoot
-    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, PlannedPartition, TopicDescription
-    from pyspark_kafkalog.root.writes import CommitResult, Staged, Staging, WriteTransaction
+    from pyspark_kafkalog.root.planned import PlannedPartition
+    from pyspark_kafkalog.root.snapshot import PartitionSnapshot, TopicDescription
+    from pyspark_kafkalog.root.writes import CommitResult, WriteTransaction
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
     from pyspark_kafkalog.storage.filesystem import FlushMode
     from pyspark_kafkalog.storage.log.reader import LogReader

@@ -21,8 +21,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
-import numpy as np
-
 from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES, PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.errors import KafkalogError, OffsetOutOfRangeError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import PartitionImage
@@ -376,6 +374,10 @@ def leader_epochs(partition: PartitionImage) -> Iterator[EpochEntry]:
             if each.leader_epoch > last:
                 yield EpochEntry(each.leader_epoch, each.start_offset)
                 last = each.leader_epoch
+    if not len(partition.runs):
+        return
+    import numpy as np
+
     epochs, firsts = np.unique(partition.runs.table["leader_epoch"], return_index=True)
     for epoch, first in zip(epochs.tolist(), firsts.tolist(), strict=True):
         if epoch > last:

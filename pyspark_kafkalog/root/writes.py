@@ -1,4 +1,4 @@
-"""A write: its identity and place among those of its transactional id, its staged records, and its commit's result.
+"""A write: its identity and place among those of its transactional id, and its commit's result.
 
 Each version of a transactional id is committed once, and only by the id's current incarnation:
 
@@ -17,13 +17,6 @@ The id of a streaming query is its query id, the versions are its batch ids, and
 incarnation. Producer id and epoch are Kafka's: ids are allocated in the commit log, and a new id follows when the
 epochs are exhausted. Functions map an image to records or raise, and the commit decides.
 
-A task of a write stages records with the root's `Staging`; `hand_over` returns what its commit takes, which can be
-pickled. A crash leaves files or objects that no commit names: clean-up removes them.
-
-    LocalStaging      `.staged` files in partitions' directories (storage/staged_file.py), which the commit copies or
-                      links
-    ObjectStaging     files in a scratch directory of this machine, then data objects in the store (storage/objects/)
-
 Source of the rules: org.apache.kafka.coordinator.transaction.TransactionMetadata and TransactionCoordinator.
 """
 
@@ -31,10 +24,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Final, Protocol, TypeAlias, get_args
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, get_args
 
 from pyspark_kafkalog.config.definitions import LowerVersion
 from pyspark_kafkalog.errors import InvalidOptionError, KafkalogError, LowerVersionError, ProducerFencedError
@@ -46,15 +37,13 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TransactionalIdRecord,
     WriteCommitRecord,
 )
-from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.record.header import NO_PRODUCER_ID
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, flushing_file_system
 from pyspark_kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.storage.objects.spool import ScratchDirectory
-from pyspark_kafkalog.storage.objects.upload import UploadTask, WrittenObject, upload
-from pyspark_kafkalog.storage.staged_file import StagedFile, StagingTask, discard_staged
 from pyspark_kafkalog.units import INT16_MAX, INT64_MAX, iso_utc
 from pyspark_kafkalog.values import check_one_of, dataclass
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.root.commit.staging import Staged
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -245,81 +234,6 @@ def _fenced_text(known: TransactionalIdImage, incarnation: str) -> str:
     )
 
 
-#: What one task of a write has made durable, for the commit.
-Staged: TypeAlias = StagedFile | WrittenObject
-
-
 def topics_of(staged: Sequence[Staged]) -> set[str]:
     """The topics that `staged` is for."""
-    topics: set[str] = set()
-    for each in staged:
-        topics.update((each.topic_partition.topic,) if isinstance(each, StagedFile) else each.topics)
-    return topics
-
-
-class Staging(Protocol):
-    """The place for the staged records of one task of a write."""
-
-    @property
-    def task(self) -> StagingTask:
-        """What the writers of staged files take."""
-        ...
-
-    @property
-    def fs(self) -> FileSystem:
-        """The calls that they make."""
-        ...
-
-    def hand_over(self, files: Sequence[StagedFile], topic_ids: Mapping[str, str]) -> tuple[Staged, ...]:
-        """What the commit takes of the finished `files`; `topic_ids` by topic. They are not used afterwards.
-
-        Raises ObjectStoreError, in which case `discard` is to be called.
-        """
-        ...
-
-    def discard(self, files: Sequence[StagedFile]) -> None:
-        """Remove what is staged, after an error."""
-        ...
-
-
-class LocalStaging:
-    """Stages in the directories of the root at `root`; `fs` decides when the files are on disk.
-
-    `planned_ns`: see StagingTask.
-    """
-
-    def __init__(self, root: Path, write_id: str, task: int, *, planned_ns: int = 0, fs: FileSystem) -> None:
-        self.task = StagingTask(root=root, write_id=write_id, task=task, planned_ns=planned_ns)
-        self.fs = fs
-
-    def hand_over(self, files: Sequence[StagedFile], topic_ids: Mapping[str, str]) -> tuple[Staged, ...]:
-        """See Staging."""
-        return tuple(replace(each, topic_id=topic_ids[each.topic_partition.topic]) for each in files)
-
-    def discard(self, files: Sequence[StagedFile]) -> None:
-        """See Staging."""
-        discard_staged(self.task.root, files, self.fs)
-
-
-class ObjectStaging:
-    """Stages in a scratch directory (TMPDIR), then in `store`.
-
-    `planned_at` is the end of the metadata log when the write was planned: see metadata/image.StagingHorizon.
-    """
-
-    def __init__(self, store: ObjectStore, write_id: str, task: int, *, planned_at: int) -> None:
-        self._store = store
-        self._planned_at = planned_at
-        self._scratch = ScratchDirectory("stage")
-        self.task = StagingTask(root=self._scratch.path, write_id=write_id, task=task, is_scratch=True)
-        self.fs = flushing_file_system(LOCAL, "os")
-
-    def hand_over(self, files: Sequence[StagedFile], topic_ids: Mapping[str, str]) -> tuple[Staged, ...]:
-        """See Staging."""
-        task = UploadTask(self.task.write_id, self.task.task, self._planned_at)
-        with self._scratch:
-            return tuple(upload(self._store, task, files, topic_ids, directory=self.task.root))
-
-    def discard(self, files: Sequence[StagedFile]) -> None:
-        """See Staging."""
-        self._scratch.cleanup()
+    return {topic for each in staged for topic in each.topics}

@@ -62,12 +62,12 @@ from pyspark_kafkalog.metadata.acl import (
     is_range,
     remove_acls,
 )
-from pyspark_kafkalog.root.brokers.image import BrokerMetadata, read_metadata_of
 from pyspark_kafkalog.root.protocol import native_or_none
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.image import MetadataImage
     from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+    from pyspark_kafkalog.root.brokers.image import BrokerMetadata
     from pyspark_kafkalog.root.protocol import Root
 
 
@@ -301,4 +301,6 @@ class AccessControl:
         return (self._broker_metadata() if native is None else native.store.image).acls.values()
 
     def _broker_metadata(self) -> BrokerMetadata:
+        from pyspark_kafkalog.root.brokers.image import read_metadata_of  # not needed with a native root
+
         return read_metadata_of(self._root.directories)

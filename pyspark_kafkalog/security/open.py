@@ -25,12 +25,9 @@ from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.object_store.client import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation, RootPath, check_path, is_object_url, parse_location
-from pyspark_kafkalog.root.bootstrap import create_object_root, create_root, is_vacant, is_vacant_store
-from pyspark_kafkalog.root.brokers.broker_directories import BrokerDirectories
-from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
+from pyspark_kafkalog.root.bootstrap import create_root, is_vacant
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.writes import topics_of
 from pyspark_kafkalog.security.access_control import AccessControl
@@ -41,9 +38,11 @@ from pyspark_kafkalog.storage.names import TopicPartition, check_principal
 from pyspark_kafkalog.threads import bound_address_space
 
 if TYPE_CHECKING:
-    from pyspark_kafkalog.root.brokers.remote_logs import RemoteLogs
-    from pyspark_kafkalog.root.snapshot import PlannedPartition, TopicDescription
-    from pyspark_kafkalog.root.writes import CommitResult, Staged, WriteTransaction
+    from pyspark_kafkalog.root.commit.staging import Staged
+    from pyspark_kafkalog.root.object_root import ObjectRoot
+    from pyspark_kafkalog.root.planned import PlannedPartition
+    from pyspark_kafkalog.root.snapshot import TopicDescription
+    from pyspark_kafkalog.root.writes import CommitResult, WriteTransaction
     from pyspark_kafkalog.security.access_control import Authorizer
     from pyspark_kafkalog.storage.filesystem import FlushMode
     from pyspark_kafkalog.tiered.remote_storage import RemoteStorageOption
@@ -119,7 +118,8 @@ def open_root(
         )
     paths = split_paths(place) if isinstance(place, Path) else place
     if len(paths) != 1:
-        root = _open_directories(
+        _check_several(paths)
+        root = _open_brokers(
             paths, identity, clock=clock, read_to_log_end=read_to_log_end, remote_storage=remote_storage
         )
         return _guarded(root, principal)
@@ -128,9 +128,10 @@ def open_root(
     if is_native_root(path):
         root = _open_native(path, read_to_log_end, remote_storage, store_options, clock=clock, fs=fs)
     else:
-        remote_logs = _remote_logs(remote_storage, paths)
         try:
-            root = BrokerRoot(path, clock=clock, read_to_log_end=read_to_log_end, remote_logs=remote_logs)
+            root = _open_brokers(
+                paths, None, clock=clock, read_to_log_end=read_to_log_end, remote_storage=remote_storage
+            )
         except LogDirError:
             if not is_native_root(path):
                 raise
@@ -181,7 +182,7 @@ def _open_object_root(
 ) -> Root:
     if is_broker:
         raise InvalidOptionError(f"{address}: reading to the log end and remote storage are for brokers' directories")
-    root = ObjectRoot(address, clock=clock)
+    root = _object_roots()(address, clock=clock)
     if identity is not None and not identity.fits(root.identity):
         raise another_root_error(address.location, identity, root.identity)
     return _guarded(root, principal)
@@ -194,7 +195,15 @@ def _paths(several: Sequence[str | Path]) -> tuple[Path, ...]:
     return tuple(map(Path, several))
 
 
-def _open_directories(
+def _check_several(paths: Sequence[Path]) -> None:
+    if not paths:
+        raise LogDirError("no path is given: name a log directory")
+    for path in paths:
+        if is_native_root(path):
+            raise LogDirError(f"{path} is not a broker's directory: of several directories each must be; open it alone")
+
+
+def _open_brokers(
     paths: Sequence[Path],
     identity: RootIdentity | None,
     *,
@@ -202,16 +211,10 @@ def _open_directories(
     read_to_log_end: bool,
     remote_storage: RemoteStorageOption | None,
 ) -> Root:
-    if not paths:
-        raise LogDirError("no path is given: name a log directory")
-    for path in paths:
-        if is_native_root(path):
-            raise LogDirError(f"{path} is not a broker's directory: of several directories each must be; open it alone")
-    remote_logs = _remote_logs(remote_storage, paths)
-    root = BrokerDirectories(paths, clock=clock, read_to_log_end=read_to_log_end, remote_logs=remote_logs)
-    if identity is not None and not identity.fits(root.identity):
-        raise another_root_error(root.path, identity, root.identity)
-    return root
+    """See `open_brokers`."""
+    from pyspark_kafkalog.root.brokers.broker_directories import open_brokers  # no native root needs it
+
+    return open_brokers(paths, identity, clock=clock, read_to_log_end=read_to_log_end, remote_storage=remote_storage)
 
 
 def _open_remote_storage(remote_storage: RemoteStorageOption | None) -> Root:
@@ -222,12 +225,11 @@ def _open_remote_storage(remote_storage: RemoteStorageOption | None) -> Root:
     return RemoteStorageRoot(remote_storage)
 
 
-def _remote_logs(remote_storage: RemoteStorageOption | None, paths: Sequence[Path]) -> RemoteLogs | None:
-    if remote_storage is None:
-        return None
-    from pyspark_kafkalog.root.brokers.remote_logs import RemoteLogs  # few roots need it
+def _object_roots() -> type[ObjectRoot]:
+    """The class of roots in object stores."""
+    from pyspark_kafkalog.root.object_root import ObjectRoot  # no root on a file system needs it
 
-    return RemoteLogs(remote_storage, paths)
+    return ObjectRoot
 
 
 def create_native_root(
@@ -240,8 +242,7 @@ def create_native_root(
     """
     place = _place_of(path)
     if isinstance(place, StoreAddress):
-        create_object_root(place.open(), clock=clock)
-        return ObjectRoot(place, clock=clock)
+        return _object_roots().create(place, clock=clock)
     return FileRoot(create_root(place, clock=clock, fs=fs), clock=clock, fs=fs)
 
 
@@ -254,7 +255,7 @@ def find_root(
         try:
             return _open_object_root(place, principal, None, clock=clock, is_broker=False)
         except LogDirError:
-            if is_vacant_store(place.open()):
+            if _object_roots().is_vacant(place):
                 return None
             raise
     try:

@@ -107,6 +107,11 @@ class StagedFile:
         """The id of the write that the file belongs to."""
         return write_id_of(self.name)
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topic of its batches, as a data object has several."""
+        return (self.topic_partition.topic,)
+
     def path(self, root: Path) -> Path:
         return child_path(partition_path(root, self.topic_partition), self.name)
 

@@ -9,7 +9,8 @@ In reading order:
 - local_layout: that of Kafka's LocalTieredStorage
 - aiven_layout, aiven_manifest: that of Aiven's plugin
 - own_segments: segments that this package writes, and their layouts
-- remote_storage: which store and which layout, as it travels to tasks; where a root copies its own segments to
+- own_location: where a root may copy its own segments to, as its configurations say
+- remote_storage: which store and which layout, as it travels to tasks
 - remote_log: the segments of a partition in a store, brokers', tiered and merged ones alike; with the tail of the log,
   local segments or runs, they are one log
 """

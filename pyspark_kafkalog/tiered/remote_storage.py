@@ -2,10 +2,7 @@
 
 `RemoteStorage` is the store that brokers copied segments to, with the layout of its objects, which is found by looking
 at some objects if the user has not named it. `OwnStorage` is where a root on a file system copies its closed segments
-to, by the root's broker-level configurations:
-
-    rsm.config.location   URL of a place in an object store, or absolute path of a directory that all machines see
-    rsm.config.layout     the layout of the objects (own_segments.py)
+to, by the root's broker-level configurations (own_location.py).
 
 The configurations are in the commit log, like all others; they hold no credentials. Those come from the environment of
 each process, or from the store options with which the root was opened. Both storages are small records that travel to
@@ -17,7 +14,6 @@ listed, and a plan carries what its tasks read.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
@@ -25,15 +21,16 @@ from types import MappingProxyType
 from typing import Final
 
 from pyspark_kafkalog.config.broker import BrokerConfig
-from pyspark_kafkalog.errors import InvalidConfigError, InvalidOptionError
+from pyspark_kafkalog.errors import InvalidOptionError
 from pyspark_kafkalog.metadata.image import PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.messages.metadata_records import DroppedSegment, SegmentObject
 from pyspark_kafkalog.object_store.client import open_store
-from pyspark_kafkalog.object_store.location import ObjectLocation, parse_location
+from pyspark_kafkalog.object_store.location import parse_location
 from pyspark_kafkalog.object_store.settings import StoreSettings, store_settings
 from pyspark_kafkalog.tiered.aiven_layout import MANIFEST, AivenLayout, find_prefix, parse_key
 from pyspark_kafkalog.tiered.local_layout import FOLDER, LocalLayout, parse_file, parse_folder
 from pyspark_kafkalog.tiered.objects import DirectoryObjects, ReadableObjects, SegmentLayout, SegmentStore
+from pyspark_kafkalog.tiered.own_location import check_permitted, parse_own_location
 from pyspark_kafkalog.tiered.own_segments import OwnLayout, dropped_keys, segment_keys
 from pyspark_kafkalog.tiered.remote_log import RemoteExtent, RemoteLog, has_transaction_index
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
@@ -41,11 +38,6 @@ from pyspark_kafkalog.values import dataclass
 
 LAYOUTS: Final = ("local", "aiven")
 _LOOKED_AT_MAX: Final = 1000
-LOCATION_CONFIG: Final = "rsm.config.location"
-LAYOUT_CONFIG: Final = "rsm.config.layout"
-
-#: Places, with commas between them, to which log directories may copy segments, and from which they read them.
-PERMITTED_VARIABLE: Final = "KAFKALOG_REMOTE_LOCATIONS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +154,7 @@ class OwnStorage:
         """
         if not config.rsm_config_location:
             return None
-        place = _parse(config.rsm_config_location)
+        place = parse_own_location(config.rsm_config_location)
         layout = OwnLayout(config.rsm_config_layout)
         if isinstance(place, Path):
             return OwnStorage(str(place), layout)
@@ -201,57 +193,3 @@ def own_remote_log(storage: OwnStorage, topic: TopicImage, partition: PartitionI
         highest_offset=end_offset - 1,
         known_end_offset=max(end_offset, partition.state.local_log_start_offset),
     )
-
-
-def check_permitted(location: str) -> None:
-    """Raise InvalidConfigError if KAFKALOG_REMOTE_LOCATIONS is set and no place in it is `location`, or above it.
-
-    A log directory names the place itself, and one that comes from elsewhere may name any.
-    """
-    permitted = os.environ.get(PERMITTED_VARIABLE)
-    if permitted is None:
-        return
-    place = _canonical(location)
-    for each in filter(None, map(str.strip, permitted.split(","))):
-        above = _canonical(each)
-        if place == above or place.startswith(above.rstrip("/") + "/"):
-            return
-    raise InvalidConfigError(
-        f"{LOCATION_CONFIG}={location} is not permitted on this machine: expected a place of {PERMITTED_VARIABLE}, "
-        f"found {permitted!r}; add the place there if the log directory may copy to it"
-    )
-
-
-def _canonical(location: str) -> str:
-    place = _parse(location)
-    return os.path.realpath(place) if isinstance(place, Path) else place.url
-
-
-def check_location(text: str) -> None:
-    """Raise InvalidConfigError unless `text` can be rsm.config.location."""
-    _parse(text)
-
-
-def check_outside(text: str, root: Path) -> None:
-    """Raise InvalidConfigError if the location is in the log directory `root`, or the other way round."""
-    place = _parse(text) if text else None
-    if not isinstance(place, Path):
-        return
-    place, root = place.resolve(), root.resolve()
-    if place == root or place in root.parents or root in place.parents:
-        raise InvalidConfigError(
-            f"{LOCATION_CONFIG}={text} is not allowed: expected a directory of its own, outside of the log directory "
-            f"{root}"
-        )
-
-
-def _parse(text: str) -> Path | ObjectLocation:
-    try:
-        place = parse_location(text)
-    except InvalidOptionError as error:
-        raise InvalidConfigError(f"{LOCATION_CONFIG} is not allowed: {error}") from None
-    if isinstance(place, Path) and (not place.is_absolute() or ".." in place.parts):
-        raise InvalidConfigError(
-            f"{LOCATION_CONFIG}={text} is not allowed: expected a URL, or an absolute path without '..'"
-        )
-    return place

@@ -17,14 +17,13 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import LogDirError, OffsetOutOfRangeError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.tasks import ending_signals
 from pyspark_kafkalog.metadata.invariants import following_text
-from pyspark_kafkalog.root.brokers.image import BrokerMetadata, read_metadata_of
-from pyspark_kafkalog.root.brokers.quorum import is_metadata_copy
+from pyspark_kafkalog.metadata.root_format import is_metadata_copy
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import (
     PartitionSnapshot,
@@ -35,9 +34,12 @@ from pyspark_kafkalog.root.snapshot import (
 )
 from pyspark_kafkalog.storage.artefacts.marker_files import read_properties_file
 from pyspark_kafkalog.storage.filesystem import warn_if_others_read
-from pyspark_kafkalog.storage.log.reader import TimestampAndOffset
 from pyspark_kafkalog.tools.command import Failures, UsageError
 from pyspark_kafkalog.units import printable
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.root.brokers.image import BrokerMetadata
+    from pyspark_kafkalog.storage.log.reader import TimestampAndOffset
 
 
 def open_log_dir(options: argparse.Namespace) -> LogDir:
@@ -93,10 +95,17 @@ def metadata_of_copy(log_dir: LogDir) -> BrokerMetadata | None:
     """What a copy of a metadata log adds up to; None for any other directory. Raises LogDirError for a damaged one."""
     if not any(map(is_metadata_copy, log_dir.root.directories[:1])):
         return None
-    metadata = read_metadata_of(log_dir.root.directories)
+    metadata = broker_metadata(log_dir)
     if metadata.damage is not None:
         raise LogDirError(f"the copy of the metadata log is damaged: {metadata.damage}")
     return metadata
+
+
+def broker_metadata(log_dir: LogDir) -> BrokerMetadata:
+    """What the metadata log in the first of the directories adds up to; nothing without one. Raises OSError."""
+    from pyspark_kafkalog.root.brokers.image import read_metadata_of  # not needed with a native root
+
+    return read_metadata_of(log_dir.root.directories)
 
 
 def describe_topic(failures: Failures, log_dir: LogDir, name: str) -> TopicDescription:

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.config.entries import topic_entries
 from pyspark_kafkalog.config.topic import TOPIC_CONFIGS
@@ -39,12 +39,6 @@ from pyspark_kafkalog.metadata.image import ALL_BROKERS, MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.root import admin
 from pyspark_kafkalog.root.admin import TopicChange, check_new_topic
-from pyspark_kafkalog.root.brokers.image import (
-    BrokerMetadata,
-    BrokerPartition,
-    BrokerTopic,
-    read_metadata_of,
-)
 from pyspark_kafkalog.root.brokers.quorum import node_id_of
 from pyspark_kafkalog.root.protocol import native_or_none
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, ReplicaState, TopicDescription
@@ -59,9 +53,18 @@ from pyspark_kafkalog.tools.command import (
     selected_topics,
 )
 from pyspark_kafkalog.tools.output import Output, Tree, add_output, output_of
-from pyspark_kafkalog.tools.running import describe_topic, metadata_of_copy, open_log_dir, say_what_it_follows
+from pyspark_kafkalog.tools.running import (
+    broker_metadata,
+    describe_topic,
+    metadata_of_copy,
+    open_log_dir,
+    say_what_it_follows,
+)
 from pyspark_kafkalog.tools.terminal import NO_VALUE, Grid, Heading, number_text
 from pyspark_kafkalog.units import plural, printable, size_text
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.root.brokers.image import BrokerMetadata, BrokerPartition, BrokerTopic
 
 _COLLISION_WARNING: Final = (
     "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could collide. "
@@ -290,7 +293,7 @@ def _node_text(node_id: int | None) -> str:
 
 def _assigned(log_dir: LogDir) -> Mapping[str, Mapping[int, Sequence[int]]]:
     """The nodes of each partition's replicas, by topic, as far as the metadata log of several directories says."""
-    topics = read_metadata_of(log_dir.root.directories).topics
+    topics = broker_metadata(log_dir).topics
     return {
         name: {number: each.replicas for number, each in found.partitions.items()} for name, found in topics.items()
     }

@@ -28,7 +28,8 @@ from served_clients import PARTITIONS, Process, run_again
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES
 from pyspark_kafkalog.errors import CommitStateUnknownError, LowerVersionError, ProducerFencedError
-from pyspark_kafkalog.root.writes import Staged, WriteTransaction
+from pyspark_kafkalog.root.commit.staging import Staged
+from pyspark_kafkalog.root.writes import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import time_ms
 from pyspark_kafkalog.storage.staged_file import StagedFile
 from pyspark_kafkalog.storage.stager import stage_table

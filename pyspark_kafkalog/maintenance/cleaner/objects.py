@@ -52,7 +52,7 @@ from pyspark_kafkalog.maintenance.retention.plan import StoredPart, stored_exten
 from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.image import PartitionImage
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
-from pyspark_kafkalog.root.object_log import ObjectLog
+from pyspark_kafkalog.root.object_log import ObjectLog, aborted_transactions
 from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.reads import leader_epochs
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
@@ -72,7 +72,6 @@ from pyspark_kafkalog.storage.names import (
     offset_file_name,
     segment_file,
 )
-from pyspark_kafkalog.storage.objects.data_object import aborted_transactions
 from pyspark_kafkalog.storage.objects.spool import ScratchDirectory
 from pyspark_kafkalog.storage.segment.reader import SegmentReader
 from pyspark_kafkalog.storage.segment.stored import StoredSegment

@@ -33,7 +33,7 @@ from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.below_root import scan
 from pyspark_kafkalog.storage.log.loader import has_usable_indexes, kept_bases
-from pyspark_kafkalog.storage.log.log_state import load_read_only
+from pyspark_kafkalog.storage.log.read_only import load_read_only
 from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import (
     DELETED_SUFFIX,

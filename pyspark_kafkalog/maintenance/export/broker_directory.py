@@ -83,13 +83,13 @@ from pyspark_kafkalog.storage.names import (
     random_uuid,
     segment_file,
 )
+from pyspark_kafkalog.tiered.own_location import LAYOUT_CONFIG, LOCATION_CONFIG
 from pyspark_kafkalog.tiered.remote_log_metadata import (
     METADATA_TOPIC_CONFIGS,
     REMOTE_LOG_METADATA_TOPIC,
     copied_records,
     metadata_partition,
 )
-from pyspark_kafkalog.tiered.remote_storage import LAYOUT_CONFIG, LOCATION_CONFIG
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
 
 _NO_LEADER: Final = -1

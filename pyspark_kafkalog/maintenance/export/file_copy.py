@@ -87,8 +87,9 @@ from pyspark_kafkalog.storage.names import (
 )
 from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.tiered.objects import IndexKind
+from pyspark_kafkalog.tiered.own_location import LAYOUT_CONFIG, LOCATION_CONFIG
 from pyspark_kafkalog.tiered.remote_log import RemoteExtent
-from pyspark_kafkalog.tiered.remote_storage import LAYOUT_CONFIG, LOCATION_CONFIG, OwnStorage
+from pyspark_kafkalog.tiered.remote_storage import OwnStorage
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition
 from pyspark_kafkalog.units import INT32_MAX
 

@@ -41,7 +41,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
 )
 from pyspark_kafkalog.storage.artefacts.marker_files import BrokerProcess, read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
-from pyspark_kafkalog.storage.log.log_state import load_read_only
+from pyspark_kafkalog.storage.log.read_only import load_read_only
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,

@@ -38,8 +38,8 @@ from pyspark_kafkalog.maintenance.verify.producers import (
     read_producers,
 )
 from pyspark_kafkalog.maintenance.verify.scope import NO_END, PartitionScope
+from pyspark_kafkalog.metadata.root_format import is_metadata_copy
 from pyspark_kafkalog.record.header import LEADER_EPOCH_AT
-from pyspark_kafkalog.root.brokers.quorum import is_metadata_copy
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.transaction_index import TransactionIndex
 from pyspark_kafkalog.storage.below_root import open_file

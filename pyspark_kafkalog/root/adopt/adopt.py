@@ -102,7 +102,7 @@ from pyspark_kafkalog.storage.names import (
     partition_path,
 )
 from pyspark_kafkalog.threads import Workers
-from pyspark_kafkalog.tiered.remote_storage import check_outside
+from pyspark_kafkalog.tiered.own_location import check_outside
 
 #: A checkpoint written within this time may be a running broker's (replica.high.watermark.checkpoint.interval.ms: 5 s).
 FRESH_S: Final = 15.0

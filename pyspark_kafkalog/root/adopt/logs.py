@@ -51,7 +51,8 @@ from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEn
 from pyspark_kafkalog.storage.below_root import refuse_link
 from pyspark_kafkalog.storage.filesystem import FileSystem, open_to_read
 from pyspark_kafkalog.storage.log.loader import has_usable_indexes, kept_bases
-from pyspark_kafkalog.storage.log.log_state import LogState, load_read_only
+from pyspark_kafkalog.storage.log.log_state import LogState
+from pyspark_kafkalog.storage.log.read_only import load_read_only
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import (

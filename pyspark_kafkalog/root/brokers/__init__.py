@@ -3,7 +3,7 @@
 In reading order:
 
 - image: the snapshots and batches of a broker's own metadata log; topics, configurations, access control entries
-- quorum: leader, voters and observers of a metadata log; the mark of a copy of such a log
+- quorum: leader, voters and observers of a metadata log
 - read_only: what all these roots share
 - broker_root: the directory of one broker
 - broker_directories: the directories of several brokers as one root: which replica is read, where others differ

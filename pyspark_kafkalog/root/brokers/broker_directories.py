@@ -39,16 +39,18 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.errors import DiskFormatError, KafkalogError, LogDirError
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
-from pyspark_kafkalog.root.snapshot import Difference, PartitionSnapshot, PlannedPartition, ReplicaState
+from pyspark_kafkalog.root.planned import PlannedPartition
+from pyspark_kafkalog.root.snapshot import Difference, PartitionSnapshot, ReplicaState
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry, LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     MetaProperties,
     RootIdentity,
+    another_root_error,
     read_meta_properties,
 )
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.below_root import join_paths
-from pyspark_kafkalog.storage.log.log_state import load_read_only
+from pyspark_kafkalog.storage.log.read_only import load_read_only
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
     LEADER_EPOCH_CHECKPOINT,
@@ -62,6 +64,7 @@ from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.brokers.remote_logs import RemoteLogs
+    from pyspark_kafkalog.tiered.remote_storage import RemoteStorageOption
 
 _METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 
@@ -304,3 +307,28 @@ def _mtime_ns(path: Path) -> int:
         return path.stat().st_mtime_ns
     except OSError:
         return 0
+
+
+def open_brokers(
+    paths: Sequence[Path],
+    identity: RootIdentity | None,
+    *,
+    clock: Callable[[], int],
+    read_to_log_end: bool,
+    remote_storage: RemoteStorageOption | None,
+) -> BrokerRoot | BrokerDirectories:
+    """The directory of a broker, or several as one root, with what brokers copied to remote storage if it is given.
+
+    Raises LogDirError for a path that is not a broker's directory, or if several are not those of `identity`.
+    """
+    remote_logs = None
+    if remote_storage is not None:
+        from pyspark_kafkalog.root.brokers.remote_logs import RemoteLogs  # few roots need it
+
+        remote_logs = RemoteLogs(remote_storage, paths)
+    if len(paths) == 1:
+        return BrokerRoot(paths[0], clock=clock, read_to_log_end=read_to_log_end, remote_logs=remote_logs)
+    root = BrokerDirectories(paths, clock=clock, read_to_log_end=read_to_log_end, remote_logs=remote_logs)
+    if identity is not None and not identity.fits(root.identity):
+        raise another_root_error(root.path, identity, root.identity)
+    return root

@@ -27,7 +27,8 @@ from pyspark_kafkalog.errors import CorruptIndexError, DiskFormatError, LogDirEr
 from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.root.bootstrap import is_vacant
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
-from pyspark_kafkalog.root.snapshot import LocalPartition, PartitionSnapshot
+from pyspark_kafkalog.root.planned import LocalPartition
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     REPLICATION_OFFSET_CHECKPOINT,
     EpochEntry,
@@ -45,7 +46,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
 )
 from pyspark_kafkalog.storage.artefacts.partition_listing import check_log_directory, list_partitions
 from pyspark_kafkalog.storage.below_root import refuse_link
-from pyspark_kafkalog.storage.log.log_state import ReadOnlyState, checked_end_offset, load_read_only, stable_offset_of
+from pyspark_kafkalog.storage.log.read_only import ReadOnlyState, checked_end_offset, load_read_only, stable_offset_of
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,

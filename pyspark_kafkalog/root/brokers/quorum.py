@@ -37,7 +37,7 @@ from typing import Any, Final
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
-from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR, is_metadata_copy
 from pyspark_kafkalog.record.control import KRaftVoters, LeaderChange, Voter, VoterEndpoint, parse_control_record
 from pyspark_kafkalog.root.brokers.image import BrokerLog
 from pyspark_kafkalog.root.native import NativeRoot
@@ -47,8 +47,6 @@ from pyspark_kafkalog.storage.filesystem import read_text_file
 from pyspark_kafkalog.storage.names import META_PROPERTIES, encode_uuid
 from pyspark_kafkalog.units import INT32_MAX, content_text
 from pyspark_kafkalog.values import dataclass
-
-COPY_MARKER: Final = "kafkalog-observer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +281,3 @@ def _shown(value: Any) -> str:
 
 def _error(file: str, expected: str, found: str) -> DiskFormatError:
     return DiskFormatError(file=file, position=0, expected=expected, found=found, advice=_ADVICE)
-
-
-def is_metadata_copy(root: Path) -> bool:
-    """Whether `root` is a copy of a metadata log."""
-    return (root / METADATA_DIR / COPY_MARKER).is_file()

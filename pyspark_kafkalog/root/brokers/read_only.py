@@ -20,7 +20,8 @@ from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, TopicPartitio
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.metadata.history import HistoryEntry
-    from pyspark_kafkalog.root.writes import Staged, WriteTransaction
+    from pyspark_kafkalog.root.commit.staging import Staged
+    from pyspark_kafkalog.root.writes import WriteTransaction
     from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
     from pyspark_kafkalog.storage.filesystem import FlushMode
 

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot, RemotePart
+from pyspark_kafkalog.root.planned import RemotePart
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import LeaderEpochCheckpoint, broker_log_starts
 from pyspark_kafkalog.storage.artefacts.marker_files import read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_partitions
-from pyspark_kafkalog.storage.log.log_state import load_read_only
+from pyspark_kafkalog.storage.log.read_only import load_read_only
 from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import (
     CLUSTER_METADATA_TOPIC,

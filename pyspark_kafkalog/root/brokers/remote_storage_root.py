@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, NoReturn
 from pyspark_kafkalog.errors import LogDirError, ReadOnlyLogDirError
 from pyspark_kafkalog.object_store.store import ObjectMetadata, ObjectNotFoundError
 from pyspark_kafkalog.root.brokers.read_only import ReadOnlyRoot
-from pyspark_kafkalog.root.snapshot import PartitionSnapshot, RemotePart
+from pyspark_kafkalog.root.planned import RemotePart
+from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry, parse_epochs
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import decode_snapshot
 from pyspark_kafkalog.storage.names import TopicPartition

@@ -7,6 +7,6 @@
 - file_engine, open_logs: commits on a file system, and the logs that stay open between them
 - object_engine, runs: commits in an object store, truncations in one, and the runs that commits name
 - cut_files: the files of what truncations drop
-- staged_write: the commit of the staged records of a write
+- staging, staged_write: where a task of a write puts its records, and their commit
 - log_starts: increases of log start offsets
 """

@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark_kafkalog.errors import CommitConflictError, UnknownTopicError
+from pyspark_kafkalog.errors import CommitConflictError, LogDirError, UnknownTopicError
 from pyspark_kafkalog.metadata.extents import data_object_record
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, WriteCommitRecord, WrittenPartition
@@ -124,6 +124,14 @@ class _Write:
 
 
 # On a file system
+
+
+def only_files(staged: Sequence[StagedFile | WrittenObject]) -> list[StagedFile]:
+    """`staged`, which must be files. Raises LogDirError for data objects."""
+    files = [each for each in staged if isinstance(each, StagedFile)]
+    if len(files) != len(staged):
+        raise LogDirError("expected staged files, found data objects: the write was planned for an object store")
+    return files
 
 
 def commit_files(

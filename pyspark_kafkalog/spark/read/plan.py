@@ -50,7 +50,7 @@ from pyspark_kafkalog.spark.options.positions import (
 from pyspark_kafkalog.spark.read.filters import PushedFilters
 from pyspark_kafkalog.storage.below_root import keep_directories
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
-from pyspark_kafkalog.storage.segment.reader import SegmentReader
+from pyspark_kafkalog.storage.segment.reader import LocalExtent, SegmentReader
 from pyspark_kafkalog.values import guess, quick_dataclass
 
 if TYPE_CHECKING:
@@ -418,9 +418,9 @@ def check_ends(ranges: Iterable[OffsetRange], readers: PlanReaders) -> None:
 
 
 def _ends_in_active_segment(found: PartitionSnapshot) -> bool:
-    extent = found.active_extent
-    if extent is None:
+    if not found.has_active_file:
         return False
+    extent = LocalExtent(found.directory, found.active_base_offset)
     with contextlib.suppress(FileNotFoundError, DiskFormatError), keep_directories(), SegmentReader(extent) as segment:
         return segment.has_batch_below(found.high_watermark, with_index=segment.size_bytes > _UNINDEXED_BYTES)
     return False

@@ -37,8 +37,8 @@ from pyspark_kafkalog.threads import bound_address_space, freeze_imports
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pyspark_kafkalog.root.planned import PlannedPartition
     from pyspark_kafkalog.root.protocol import Root
-    from pyspark_kafkalog.root.snapshot import PlannedPartition
 
 _LOG: Final = logging.getLogger(__name__)
 _TRIES: Final = 10

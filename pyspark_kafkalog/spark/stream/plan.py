@@ -54,7 +54,7 @@ from pyspark_kafkalog.spark.options.parse import StreamReadOptions
 from pyspark_kafkalog.spark.options.positions import Assign, SpecificOffsets, Subscription, parse_offset_spec
 from pyspark_kafkalog.spark.read.plan import OffsetRange, readable_topics
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity
-from pyspark_kafkalog.storage.log.log_state import load_read_only
+from pyspark_kafkalog.storage.log.read_only import load_read_only
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 

@@ -49,7 +49,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from pyspark_kafkalog.errors import InvalidOptionError, called_by_spark
 from pyspark_kafkalog.object_store.client import StoreAddress
-from pyspark_kafkalog.root.writes import Staged, WriteTransaction
+from pyspark_kafkalog.root.commit.staging import Staged
+from pyspark_kafkalog.root.writes import WriteTransaction
 from pyspark_kafkalog.spark.options.parse import WriteOptions
 from pyspark_kafkalog.spark.write.plan import MicroBatch, TopicTarget, WritePlan, plan_batch, plan_stream
 from pyspark_kafkalog.storage.filesystem import LOCAL, flushing_file_system, time_ms

@@ -1,6 +1,7 @@
 """The log of one partition: its state, its writer, its readers. In reading order:
 
-log_state         where a log starts and ends, as a commit records it or as a broker's files show it
+log_state         where a log starts and ends, as a commit records it
+read_only         where a log starts and ends, as a broker's files show it
 unified_log       the log open for its only writer: append, roll, flush
 loader            opens a log in the state of a commit, or a directory as a starting broker does, with recovery
 producers         the producer state, its checks and snapshots

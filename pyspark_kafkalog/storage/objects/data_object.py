@@ -60,8 +60,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
-
 DATA_FOLDER: Final = "data"
 _KEY: Final = re.compile(DATA_FOLDER + r"/([0-9a-zA-Z]+)-([0-9]{1,19})-([0-9]{1,9})-([0-9]{1,19})\.batches")
 
@@ -339,10 +337,6 @@ def _stored_dtype() -> np.dtype[np.void]:
     return stored
 
 
-#: For an AbortedTxn whose last stable offset is not known: later transactions may overlap the same range.
-_UNKNOWN: Final = -1
-
-
 class ProducerBatchKind(IntEnum):
     """What a batch is to its producer's transactions."""
 
@@ -393,14 +387,3 @@ def aborted_rows(rows: NDArray[np.void], start_offset: int, end_offset: int) -> 
     is_overlapping = (rows["last_offset"] >= start_offset) & (rows["transaction_start"] < end_offset)
     found: NDArray[np.void] = rows[is_marker & is_overlapping]
     return found
-
-
-def aborted_transactions(rows: NDArray[np.void], start_offset: int, end_offset: int) -> list[AbortedTxn]:
-    """The aborted transactions that overlap [start_offset, end_offset), by their markers."""
-    from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
-
-    found = aborted_rows(rows, start_offset, end_offset)
-    return [
-        AbortedTxn(int(each["producer_id"]), int(each["transaction_start"]), int(each["last_offset"]), _UNKNOWN)
-        for each in found
-    ]

@@ -36,7 +36,7 @@ from tiers import examples
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
-from pyspark_kafkalog.root.snapshot import PlannedPartition
+from pyspark_kafkalog.root.planned import PlannedPartition
 from pyspark_kafkalog.storage.log.reader import LogReader
 
 _STEPS = st.lists(

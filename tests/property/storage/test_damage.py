@@ -15,7 +15,7 @@ from tiers import examples
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.record.reference import decode_batch
-from pyspark_kafkalog.storage.log.log_state import last_stable_offset, load_read_only
+from pyspark_kafkalog.storage.log.read_only import last_stable_offset, load_read_only
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 
 PART = FixturePartition("transactions", "transactions", 0)

@@ -32,7 +32,8 @@ from pyspark_kafkalog.object_store.client import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.retries import Waiting
 from pyspark_kafkalog.object_store.settings import StoreSettings
-from pyspark_kafkalog.root.bootstrap import create_object_root, create_root
+from pyspark_kafkalog.root.bootstrap import create_root
+from pyspark_kafkalog.root.object_root import create_object_root
 
 #: A directory, or the URL of a folder in a bucket.
 RootPlace: TypeAlias = Path | str

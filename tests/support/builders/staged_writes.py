@@ -21,8 +21,8 @@ from pyspark_kafkalog.metadata.image import TransactionalIdImage
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
+from pyspark_kafkalog.root.commit.staging import Staged
 from pyspark_kafkalog.root.native import NativeRoot
-from pyspark_kafkalog.root.writes import Staged
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, flushing_file_system
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog

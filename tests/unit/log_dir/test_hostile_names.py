@@ -39,7 +39,7 @@ from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.snapshots import SnapshotId, encode_snapshot
 from pyspark_kafkalog.record.columns import BATCH_DTYPE
 from pyspark_kafkalog.root.brokers.image import read_broker_metadata
-from pyspark_kafkalog.storage.log.log_state import load_read_only
+from pyspark_kafkalog.storage.log.read_only import load_read_only
 from pyspark_kafkalog.storage.names import TopicPartition, child_path, offset_file_name, partition_path
 from pyspark_kafkalog.storage.staged_file import StagedFile
 

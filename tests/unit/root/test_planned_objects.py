@@ -23,9 +23,8 @@ from pyspark_kafkalog.metadata.objects.log import (
 )
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root import object_log as object_extents
-from pyspark_kafkalog.root.bootstrap import create_object_root
 from pyspark_kafkalog.root.object_log import ObjectLog
-from pyspark_kafkalog.root.object_root import PlannedRoot
+from pyspark_kafkalog.root.object_root import PlannedRoot, create_object_root
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 

@@ -26,8 +26,9 @@ from pyspark_kafkalog.storage.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX,
 from pyspark_kafkalog.tiered.aiven_layout import AivenLayout
 from pyspark_kafkalog.tiered.local_layout import LocalLayout
 from pyspark_kafkalog.tiered.objects import DirectoryObjects, IndexKind, SegmentLayout
+from pyspark_kafkalog.tiered.own_location import PERMITTED_VARIABLE
 from pyspark_kafkalog.tiered.own_segments import OwnLayout, parse_key, put_segment, segment_keys
-from pyspark_kafkalog.tiered.remote_storage import PERMITTED_VARIABLE, OwnStorage
+from pyspark_kafkalog.tiered.remote_storage import OwnStorage
 from pyspark_kafkalog.tiered.segments import TopicIdPartition
 from pyspark_kafkalog.tools.main import main
 

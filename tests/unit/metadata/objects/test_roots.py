@@ -35,7 +35,7 @@ from pyspark_kafkalog.metadata.objects.log import CARRIED_BYTES_MAX, MAX_OBJECT_
 from pyspark_kafkalog.metadata.store import MetadataStore, NewCommit
 from pyspark_kafkalog.object_store.store import ObjectStoreError, StoreUnsuitableError
 from pyspark_kafkalog.root.admin import create_topic
-from pyspark_kafkalog.root.bootstrap import create_object_root, is_object_root, is_vacant_store
+from pyspark_kafkalog.root.object_root import create_object_root, is_object_root, is_vacant_store
 from pyspark_kafkalog.storage.names import encode_uuid
 
 MARKER = "kafkalog-format"

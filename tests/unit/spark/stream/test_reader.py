@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, InvalidOptionError, UnknownTopicError
-from pyspark_kafkalog.root.snapshot import LocalPartition
+from pyspark_kafkalog.root.planned import LocalPartition
 from pyspark_kafkalog.spark.read.reader import StreamRange, share_tasks
 from pyspark_kafkalog.storage.names import TopicPartition
 

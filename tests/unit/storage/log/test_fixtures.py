@@ -25,7 +25,7 @@ from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import LeaderEpochCheckpoint
 from pyspark_kafkalog.storage.log.follower import append_as_follower, check_batches, delete_records
 from pyspark_kafkalog.storage.log.isolation import indexed_transactions
-from pyspark_kafkalog.storage.log.log_state import last_stable_offset, load_read_only
+from pyspark_kafkalog.storage.log.read_only import last_stable_offset, load_read_only
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import segment_file
 

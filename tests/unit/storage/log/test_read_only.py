@@ -10,8 +10,8 @@ import pytest
 from builders.engine_fixtures import LATE_MS, FixturePartition
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
-from pyspark_kafkalog.storage.log import log_state
-from pyspark_kafkalog.storage.log.log_state import last_stable_offset, load_read_only
+from pyspark_kafkalog.storage.log import read_only
+from pyspark_kafkalog.storage.log.read_only import last_stable_offset, load_read_only
 from pyspark_kafkalog.storage.log.reader import LocalExtents, LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -100,7 +100,7 @@ def test_segment_deleted_during_read_is_retried_with_new_listing(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listings = iter([[0, 106, 999], [106, 214, 333]])
-    monkeypatch.setattr(log_state, "list_base_offsets", lambda _: next(listings))
+    monkeypatch.setattr(read_only, "list_base_offsets", lambda _: next(listings))
     state = load_read_only(directory)
     assert (state.local_log_start_offset, state.log_end_offset) == (106, 400)
 
