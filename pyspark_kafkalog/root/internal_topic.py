@@ -12,25 +12,24 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import TopicExistsError
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_type
-from pyspark_kafkalog.record.header import NO_PRODUCER_ID
+from pyspark_kafkalog.record.header import NO_PRODUCER_ID, BatchHeader
 from pyspark_kafkalog.record.reference import RecordBatch, decode_batch
 from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from pyspark_kafkalog.root.native import NativeRoot
     from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 
-_RECORDS: Final = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 #: Offsets from which on the compiled decoder is worth loading.
 _MANY_OFFSETS: Final = 500
 
@@ -145,21 +144,23 @@ def _steps(
                 whole.check(run.batches)
             whole.check_end(found.high_watermark)
             whole = None
+        import pyarrow as pa
+
         stable_offset = max(found.last_stable_offset, start_offset)
         if stable_offset == found.high_watermark:
             reader.check_end(stable_offset)
-        for batch in reader.read(start_offset, stable_offset, schema=_RECORDS, committed=True):
-            columns = (batch.column(name).to_pylist() for name in _RECORDS.names)
+        schema = pa.schema([("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
+        for records in reader.read(start_offset, stable_offset, schema=schema, committed=True):
+            columns = (records.column(name).to_pylist() for name in schema.names)
             yield ReplayStep(NO_PRODUCER_ID, list(zip(*columns, strict=True)))
         start_offset = stable_offset
     if start_offset < found.high_watermark:
         reader.check_end(found.high_watermark)
-        for run in reader.runs(start_offset, found.high_watermark):
+        for file, at, data in reader.batches(start_offset, found.high_watermark):
+            batch = decode_batch(data, 0, file=file, file_position=at)
             if whole is not None:
-                whole.check(run.batches)
-            for at in run.batches["position"].tolist():
-                batch = decode_batch(run.data, at - run.position, file=run.file, file_position=at)
-                yield _step(batch, start_offset, run.file, at)
+                whole.check_one(batch.header)
+            yield _step(batch, start_offset, file, at)
         if whole is not None:
             whole.check_end(found.high_watermark)
 
@@ -186,11 +187,17 @@ class _Whole:
         base_offsets, next_offsets = batches["base_offset"], batches["last_offset"] + 1
         if (
             base_offsets[0] > self._next_offset
-            or np.any(base_offsets[1:] != next_offsets[:-1])
-            or np.any(batches["records_count"] != next_offsets - base_offsets)
+            or (base_offsets[1:] != next_offsets[:-1]).any()
+            or (batches["records_count"] != next_offsets - base_offsets).any()
         ):
             raise _RecordsCleanedError
         self._next_offset = int(next_offsets[-1])
+
+    def check_one(self, header: BatchHeader) -> None:
+        """The next one. Raises _RecordsCleanedError."""
+        if header.base_offset > self._next_offset or header.records_count != header.last_offset_delta + 1:
+            raise _RecordsCleanedError
+        self._next_offset = header.next_offset
 
     def check_end(self, end_offset: int) -> None:
         """There are no further ones up to `end_offset`. Raises _RecordsCleanedError."""

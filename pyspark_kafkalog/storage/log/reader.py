@@ -11,11 +11,11 @@ import bisect
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from pyspark_kafkalog.errors import (
     CorruptIndexError,
@@ -24,7 +24,7 @@ from pyspark_kafkalog.errors import (
     InvalidRecordError,
     OffsetOutOfRangeError,
 )
-from pyspark_kafkalog.record.header import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD_BYTES
+from pyspark_kafkalog.record.header import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD_BYTES, Buffer
 from pyspark_kafkalog.record.reference import iterate_batch
 from pyspark_kafkalog.storage.artefacts.index_file import read_entries
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import NO_OFFSET, read_snapshot
@@ -64,6 +64,9 @@ SCAN_CHUNK_BYTES: Final = MIB
 _REPLACED_SEGMENT_TRIES: Final = 10
 _NO_TARGET_BYTES: Final = 1 << 62
 _BASE_OFFSET: Final = attrgetter("base_offset")
+#: What a read of a segment consists of.
+_Part = TypeVar("_Part")
+
 _transaction_ends: Final = TransactionEnds()
 _scanned_ranges: Final = ScannedRanges()
 
@@ -378,6 +381,42 @@ class LogReader:
         With `min_timestamp_ms` batches that the time indexes show to be older may be left out. With `is_scan` CRCs are
         not compared, runs are small, and the log may end before the range.
         """
+
+        def read(segment: SegmentReader, following: int | None) -> Iterator[BatchRun]:
+            return self._segment_runs(segment, end_offset, following, min_timestamp_ms, is_scan=is_scan)
+
+        return self._of_each_segment(start_offset, end_offset, read, may_end_before=is_scan)
+
+    def batches(self, start_offset: int, end_offset: int) -> Iterator[tuple[str, int, Buffer]]:
+        """File, position in it, and bytes of each checked batch that overlaps [start_offset, end_offset).
+
+        For a few batches: they are read one by one, without compiled code. Raises as `runs`.
+        """
+
+        def read(segment: SegmentReader, following: int | None) -> Iterator[tuple[str, int, Buffer]]:
+            found = segment.batches(
+                segment.position_for_offset(self.reached_offset),
+                start_offset=self.reached_offset,
+                end_offset=end_offset,
+                limit_offset=following,
+                limit_now=functools.partial(self._limit_now, segment.base_offset),
+            )
+            return ((segment.file, position, data) for position, data in found)
+
+        return self._of_each_segment(start_offset, end_offset, read)
+
+    def _of_each_segment(
+        self,
+        start_offset: int,
+        end_offset: int,
+        read: Callable[[SegmentReader, int | None], Iterator[_Part]],
+        *,
+        may_end_before: bool = False,
+    ) -> Iterator[_Part]:
+        """What `read` returns of each segment in the range, with the base offset of the next segment, if there is one.
+
+        With `may_end_before` the log may end before the range.
+        """
         self.reached_offset = start_offset
         while self.reached_offset < end_offset:
             with self._open_floor(self.reached_offset) as segment:
@@ -386,7 +425,7 @@ class LogReader:
                 following = self._next_base(segment.extent)
                 self._segment = segment
                 try:
-                    yield from self._segment_runs(segment, end_offset, following, min_timestamp_ms, is_scan=is_scan)
+                    yield from read(segment, following)
                 except FileNotFoundError:  # a remote one was deleted while it was read
                     self.reached_offset = max(self.reached_offset, segment.reached_offset)
                     self._listed = self.extents.after_loss(segment.extent)
@@ -394,7 +433,7 @@ class LogReader:
                 except DiskFormatError as error:
                     raise segment.placed(error) from None
                 if following is None and segment.reached_offset < end_offset:
-                    if is_scan:
+                    if may_end_before:
                         return
                     raise self._log_too_short(segment, end_offset)
                 self.reached_offset = max(self.reached_offset, segment.reached_offset, following or 0)

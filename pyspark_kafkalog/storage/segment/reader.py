@@ -39,6 +39,7 @@ from pyspark_kafkalog.record.header import (
     parse_header,
 )
 from pyspark_kafkalog.record.old_formats import OLD_HEAD_BYTES, convert_run, is_old, old_size_bytes, parse_old, to_batch
+from pyspark_kafkalog.record.reference import check_crc
 from pyspark_kafkalog.storage.artefacts.index_file import (
     MAX_INDEX_BYTES,
     MAX_RELATIVE_OFFSET,
@@ -441,7 +442,8 @@ class SegmentReader:
             batches = scan.batches
             if limit_now is not None and len(batches) and batches["last_offset"][-1] >= limit:
                 limit = self._limit(limit_now(), end_offset)
-            self._check_offsets(batches, limit)
+            if len(batches):
+                self._check_offsets(batches, limit)
             selected = _overlapping(batches, start_offset, end_offset)
             if len(selected):
                 bad = first_bad_crc(data, selected, position) if check_crcs else -1
@@ -462,6 +464,44 @@ class SegmentReader:
             batch_bytes = 0 if scan.consumed_bytes else self._whole_batch_bytes(position)
             chunk_bytes = min(chunk_bytes * 2, CHUNK_BYTES)
 
+    def batches(
+        self,
+        position: int,
+        *,
+        start_offset: int,
+        end_offset: int,
+        limit_offset: int | None = None,
+        limit_now: Callable[[], int | None] | None = None,
+    ) -> Iterator[tuple[int, Buffer]]:
+        """Position and bytes of each batch from byte `position` on that overlaps [start_offset, end_offset).
+
+        As `runs`, but one by one and without compiled code; meant for a few batches.
+        """
+        limit = self._limit(limit_offset, end_offset)
+        while position < self.size_bytes:
+            if position + RECORD_BATCH_OVERHEAD_BYTES > self.size_bytes:
+                self._whole_batch_bytes(position)
+            header = self.header_at(position)
+            if position + header.size_bytes > self.size_bytes:
+                self._whole_batch_bytes(position)
+            if limit_now is not None and header.last_offset >= limit:
+                limit = self._limit(limit_now(), end_offset)
+            if header.base_offset < self.reached_offset:
+                raise self._too_low(position, header.base_offset, header.last_offset)
+            if header.last_offset >= limit:
+                raise self._too_high(position, header.base_offset, header.last_offset, limit)
+            is_in_range = header.last_offset >= start_offset and header.base_offset < end_offset
+            if is_in_range:
+                data = self.batch_at(position, header)
+                check_crc(data, BatchHeader.unpack(data), file=self.file, file_position=position)
+                yield position, data
+            position += header.size_bytes
+            self.reached_offset = header.next_offset
+            if self.reached_offset >= end_offset:
+                if not is_in_range:
+                    self._check_jump(None, position)
+                return
+
     def _limit(self, limit_offset: int | None, end_offset: int) -> int:
         """The offset that no batch may reach: the next segment's, or the first one that does not fit the indexes.
 
@@ -472,22 +512,24 @@ class SegmentReader:
 
     def _check_offsets(self, batches: NDArray[np.void], limit_offset: int) -> None:
         """Raise CorruptRecordError for a batch below the ones before it, or outside its segment."""
-        if not len(batches):
-            return
         first, last = batches[0], batches[-1]
         if first["base_offset"] < self.reached_offset:
-            raise self._wrong_offset(first, f"a base offset of {self.reached_offset} or above")
+            raise self._too_low(*_place(first))
         if last["last_offset"] >= limit_offset:
             outside = batches[int(np.searchsorted(batches["last_offset"], limit_offset))]
-            raise self._wrong_offset(outside, f"offsets below {limit_offset}, where the segment ends")
+            raise self._too_high(*_place(outside), limit_offset)
 
-    def _wrong_offset(self, batch: np.void, expected: str) -> CorruptRecordError:
-        return CorruptRecordError(
-            file=self.file,
-            position=int(batch["position"]),
-            expected=expected,
-            found=f"offsets {int(batch['base_offset'])} to {int(batch['last_offset'])}",
-        )
+    def _too_low(self, position: int, base_offset: int, last_offset: int) -> CorruptRecordError:
+        expected = f"a base offset of {self.reached_offset} or above"
+        return self._wrong_offset(position, base_offset, last_offset, expected)
+
+    def _too_high(self, position: int, base_offset: int, last_offset: int, limit_offset: int) -> CorruptRecordError:
+        expected = f"offsets below {limit_offset}, where the segment ends"
+        return self._wrong_offset(position, base_offset, last_offset, expected)
+
+    def _wrong_offset(self, position: int, base_offset: int, last_offset: int, expected: str) -> CorruptRecordError:
+        found = f"offsets {base_offset} to {last_offset}"
+        return CorruptRecordError(file=self.file, position=position, expected=expected, found=found)
 
     def _check_jump(self, fault: DiskFormatError | None, position: int) -> None:
         """After a batch that jumps past the end of the range, check with the next batch whether its offset is right."""
@@ -561,6 +603,11 @@ class SegmentReader:
             expected=f"{expected_bytes} bytes, of {self.size_bytes} in all",
             found=f"{found_bytes} bytes",
         )
+
+
+def _place(batch: np.void) -> tuple[int, int, int]:
+    """Position, base offset and last offset of a row of a batch table."""
+    return int(batch["position"]), int(batch["base_offset"]), int(batch["last_offset"])
 
 
 def _reused_buffer() -> Callable[[int], NDArray[np.uint8]]:

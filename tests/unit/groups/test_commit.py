@@ -236,13 +236,13 @@ def test_groups_and_appends_describe_no_partitions_that_they_do_not_use(
 
 def test_second_fetch_reads_only_new_records(log_dir: LogDir, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = []
-    runs = LogReader.runs
+    batches = LogReader.batches
 
-    def noting(self: LogReader, start_offset: int, end_offset: int, **options: object) -> object:
+    def noting(self: LogReader, start_offset: int, end_offset: int) -> object:
         starts.append((start_offset, end_offset))
-        return runs(self, start_offset, end_offset, **options)  # type: ignore[arg-type]
+        return batches(self, start_offset, end_offset)
 
-    monkeypatch.setattr(LogReader, "runs", noting)
+    monkeypatch.setattr(LogReader, "batches", noting)
     group.commit({P0: 1, P1: 1})
     group.fetch()
     group.fetch()

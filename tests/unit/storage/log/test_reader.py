@@ -193,6 +193,58 @@ def test_flipped_byte_is_reported_or_changes_no_row(tmp_path: Path, segment: str
     assert errors > 600
 
 
+def _each_batch(directory: Path, start: int, end: int) -> tuple[list[bytes], DiskFormatError | None]:
+    """Those of `LogReader.runs`, and its error."""
+    found: list[bytes] = []
+    try:
+        for run in LogReader(LocalExtents(directory), CARS).runs(start, end):
+            places = zip(
+                (run.batches["position"] - run.position).tolist(), run.batches["size_bytes"].tolist(), strict=True
+            )
+            found += [run.data[at : at + size].tobytes() for at, size in places]
+    except DiskFormatError as error:
+        return found, error
+    return found, None
+
+
+def _one_by_one(directory: Path, start: int, end: int) -> tuple[list[bytes], DiskFormatError | None]:
+    """Those of `LogReader.batches`, and its error."""
+    found: list[bytes] = []
+    try:
+        for _, _, data in LogReader(LocalExtents(directory), CARS).batches(start, end):
+            found.append(bytes(data))
+    except DiskFormatError as error:
+        return found, error
+    return found, None
+
+
+def test_batches_one_by_one_are_those_of_runs(cars: Path) -> None:
+    rng = random.Random(5)
+    for start, end in ((0, CARS_END), *(sorted(rng.sample(range(CARS_END + 1), k=2)) for _ in range(40))):
+        assert _one_by_one(cars, start, end) == _each_batch(cars, start, end), (start, end)
+
+
+def test_damage_is_reported_by_batches_one_by_one_as_by_runs(cars: Path) -> None:
+    rng = random.Random(6)
+    logs = sorted(cars.glob("*.log"))
+    kinds = set()
+    for _ in range(150):
+        path = rng.choice(logs)
+        data = bytearray(path.read_bytes())
+        at = rng.randrange(len(data))
+        path.write_bytes(data[:at] if rng.random() < 0.2 else data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
+        batches, error = _one_by_one(cars, 0, CARS_END)
+        whole_runs, error_of_runs = _each_batch(cars, 0, CARS_END)
+        assert (type(error), getattr(error, "file", None)) == (
+            type(error_of_runs),
+            getattr(error_of_runs, "file", None),
+        ), (path, at)
+        assert batches[: len(whole_runs)] == whole_runs
+        kinds.add(type(error))
+        path.write_bytes(data)
+    assert CorruptRecordError in kinds
+
+
 def test_read_of_range_deleted_by_retention_is_rejected(cars: Path) -> None:
     (cars / "00000000000000000000.log").unlink()
     with pytest.raises(OffsetOutOfRangeError, match="106"):
