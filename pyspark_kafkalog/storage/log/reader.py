@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -52,7 +51,7 @@ from pyspark_kafkalog.storage.names import (
     segment_file,
 )
 from pyspark_kafkalog.storage.segment.reader import CHUNK_BYTES, BatchRun, Extent, LocalExtent, SegmentReader
-from pyspark_kafkalog.storage.segment.stored import first_since, forget_listing, latest_in, listed_segments
+from pyspark_kafkalog.storage.segment.stored import cut_points, first_since, forget_listing, latest_in, listed_segments
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX, MIB
 from pyspark_kafkalog.values import dataclass
 
@@ -413,10 +412,7 @@ class LogReader:
         *,
         may_end_before: bool = False,
     ) -> Iterator[_Part]:
-        """What `read` returns of each segment in the range, with the base offset of the next segment, if there is one.
-
-        With `may_end_before` the log may end before the range.
-        """
+        """What `read` returns of each segment in the range; `read` also gets the base offset of the next segment."""
         self.reached_offset = start_offset
         while self.reached_offset < end_offset:
             with self._open_floor(self.reached_offset) as segment:
@@ -591,7 +587,7 @@ class LogReader:
                 break
             begin = max(reached, extent.base_offset)
             reached = end_offset if extent.end_offset is None else min(extent.end_offset, end_offset)
-            for cut_offset, size_bytes in _cut_points(
+            for cut_offset, size_bytes in cut_points(
                 extent, begin, reached, first_bytes=target_bytes - split_bytes, each_bytes=target_bytes
             ):
                 split_bytes += size_bytes
@@ -700,37 +696,3 @@ def _naming_lost(extent: Extent) -> Iterator[None]:
 def _ends_by(extent: Extent, offset: int) -> bool:
     """Whether the extent ends at or below `offset`; never if its end is open."""
     return extent.end_offset is not None and extent.end_offset <= offset
-
-
-def _cut_points(
-    extent: Extent, start_offset: int, end_offset: int, *, first_bytes: int, each_bytes: int
-) -> Iterator[tuple[int, int]]:
-    """As SegmentReader.cut_points; none if the extent was deleted or replaced, or ends before.
-
-    If its size is known, it is not opened: its bytes are taken to be spread evenly over its offsets.
-    """
-    if start_offset >= end_offset:
-        return
-    if extent.known_size_bytes is not None and extent.end_offset is not None:
-        bytes_an_offset = extent.known_size_bytes / (extent.end_offset - extent.base_offset)
-        yield from _even_cut_points(
-            bytes_an_offset, start_offset, end_offset, first_bytes=first_bytes, each_bytes=each_bytes
-        )
-        return
-    try:
-        segment = SegmentReader(extent)
-    except FileNotFoundError:
-        return
-    with segment:
-        yield from segment.cut_points(start_offset, end_offset, first_bytes=first_bytes, each_bytes=each_bytes)
-
-
-def _even_cut_points(
-    bytes_an_offset: float, start_offset: int, end_offset: int, *, first_bytes: int, each_bytes: int
-) -> Iterator[tuple[int, int]]:
-    step_bytes = first_bytes
-    while start_offset < end_offset:
-        offsets = max(math.ceil(step_bytes / bytes_an_offset), 1) if bytes_an_offset > 0 else end_offset - start_offset
-        cut = min(start_offset + offsets, end_offset)
-        yield cut, math.ceil((cut - start_offset) * bytes_an_offset)
-        start_offset, step_bytes = cut, each_bytes

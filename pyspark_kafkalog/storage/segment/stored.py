@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import threading
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple, overload
@@ -371,3 +372,37 @@ def _identity(directory: Path) -> _Identity:
     finally:
         os.close(fd)
     return _Identity(found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def cut_points(
+    extent: Extent, start_offset: int, end_offset: int, *, first_bytes: int, each_bytes: int
+) -> Iterator[tuple[int, int]]:
+    """As SegmentReader.cut_points; none if the extent was deleted or replaced, or ends before.
+
+    If its size is known, it is not opened: its bytes are taken to be spread evenly over its offsets.
+    """
+    if start_offset >= end_offset:
+        return
+    if extent.known_size_bytes is not None and extent.end_offset is not None:
+        bytes_an_offset = extent.known_size_bytes / (extent.end_offset - extent.base_offset)
+        yield from _even_cut_points(
+            bytes_an_offset, start_offset, end_offset, first_bytes=first_bytes, each_bytes=each_bytes
+        )
+        return
+    try:
+        segment = SegmentReader(extent)
+    except FileNotFoundError:
+        return
+    with segment:
+        yield from segment.cut_points(start_offset, end_offset, first_bytes=first_bytes, each_bytes=each_bytes)
+
+
+def _even_cut_points(
+    bytes_an_offset: float, start_offset: int, end_offset: int, *, first_bytes: int, each_bytes: int
+) -> Iterator[tuple[int, int]]:
+    step_bytes = first_bytes
+    while start_offset < end_offset:
+        offsets = max(math.ceil(step_bytes / bytes_an_offset), 1) if bytes_an_offset > 0 else end_offset - start_offset
+        cut = min(start_offset + offsets, end_offset)
+        yield cut, math.ceil((cut - start_offset) * bytes_an_offset)
+        start_offset, step_bytes = cut, each_bytes
