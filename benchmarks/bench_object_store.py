@@ -42,7 +42,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_kafkalog import LogDir, register
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.store import ByteRange
 from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.storage.filesystem import time_ms

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from pyspark_kafkalog.notebook.logs import PartitionLog, TopicLog
     from pyspark_kafkalog.notebook.plots import Measure
     from pyspark_kafkalog.notebook.tables import PointInTime
-    from pyspark_kafkalog.object_store.client import StoreAddress
+    from pyspark_kafkalog.object_store.address import StoreAddress
     from pyspark_kafkalog.object_store.location import RootPath
     from pyspark_kafkalog.record.appendable import Appendable
     from pyspark_kafkalog.report.maintenance import Maintenance, ReportPage, RunReports

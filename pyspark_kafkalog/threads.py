@@ -18,7 +18,6 @@ than the rest of a task of a small micro-batch. None of these objects ever becom
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import resource
@@ -149,6 +148,8 @@ def bound_address_space() -> None:
         return
     _is_bound = True
     if "MALLOC_ARENA_MAX" not in os.environ:
+        import ctypes  # few processes have such a limit
+
         with contextlib.suppress(OSError, AttributeError):  # another C library
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
     has_pool = "ARROW_DEFAULT_MEMORY_POOL" in os.environ
@@ -169,6 +170,8 @@ def keep_freed_memory() -> None:
         return
     _keeps_freed = True
     if not {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"} & set(os.environ):
+        import ctypes  # for Spark workers only
+
         with contextlib.suppress(OSError, AttributeError):  # another C library
             library = ctypes.CDLL(None)
             library.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

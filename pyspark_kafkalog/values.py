@@ -21,7 +21,6 @@ The checks are for the public methods: a value of another kind ends in one sente
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, FrozenInstanceError, fields, is_dataclass
 from typing import TYPE_CHECKING, SupportsIndex
@@ -48,6 +47,8 @@ def check_one_of(name: str, value: object, allowed: Sequence[str]) -> None:
 
 def guess(value: object, allowed: Iterable[str]) -> str:
     """A question after the closest of `allowed`, with a space after it; empty if none is close."""
+    import difflib  # for mistakes only
+
     near = difflib.get_close_matches(str(value), tuple(allowed), n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}? " if near else ""
 

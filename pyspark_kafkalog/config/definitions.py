@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from decimal import Decimal
 from enum import Enum
 from math import isinf
 from typing import Final, Literal, TypeAlias
@@ -165,6 +164,8 @@ def _double_text(value: float) -> str:
         return "Infinity" if value > 0 else "-Infinity"
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(float(value))
+    from decimal import Decimal  # few configurations have such a value
+
     digits = Decimal(repr(value)).normalize().as_tuple()
     assert isinstance(digits.exponent, int)
     first, *rest = map(str, digits.digits)

@@ -26,8 +26,6 @@ org.apache.kafka.server.config.QuotaConfig.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import math
 import random
 import string
@@ -80,13 +78,19 @@ class ScramMechanism(IntEnum):
         return "sha256" if self == ScramMechanism.SCRAM_SHA_256 else "sha512"
 
     def hash(self, data: bytes) -> bytes:
+        import hashlib  # loads OpenSSL, as hmac does: most processes check no password
+
         return hashlib.new(self.hash_name, data).digest()
 
     def hmac(self, key: bytes, data: bytes) -> bytes:
+        import hmac
+
         return hmac.digest(key, data, self.hash_name)
 
     def salted_password(self, password: str, salt: bytes, iterations: int) -> bytes:
         """Takes a millisecond or more: PBKDF2 is meant to be slow. Other threads run meanwhile."""
+        import hashlib
+
         return hashlib.pbkdf2_hmac(self.hash_name, password.encode(), salt, iterations)
 
 

@@ -3,7 +3,8 @@
 store     what a store can do: keys, requests, errors
 location  URLs of object stores, and paths
 settings  endpoint and credentials: options, Hadoop's settings, the environment; what is hidden in texts
+address   a URL with its settings, for tasks
 retries   how long requests are repeated; who holds a name after a create (put-if-absent)
 probe     whether a store's put-if-absent decides among concurrent writers
-client    the store behind a URL, by obstore, and what its errors mean; the address of a store, for tasks
+client    the store behind a URL, by obstore, and what its errors mean
 """

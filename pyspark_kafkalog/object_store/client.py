@@ -1,7 +1,5 @@
 """The object store behind a URL: requests to S3, GCS or Azure by obstore, which is loaded on first use.
 
-A `StoreAddress` is a URL with its settings, as it travels to tasks; it opens the store.
-
 Requests are repeated for a minute and a half while the store is busy or out of reach, by the rule of `repeat` and not
 by obstore, which counts repetitions and ends at answers that break off; only within an upload in parts obstore repeats
 the request of one part. `create` is sent once, with a time-out of 10 s, since `create_once` must see each of its
@@ -24,16 +22,16 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
-from pyspark_kafkalog.errors import InvalidOptionError, missing_package
-from pyspark_kafkalog.object_store.location import ObjectLocation, parse_location
+from pyspark_kafkalog.errors import missing_package
+from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.retries import Waiting, repeat
-from pyspark_kafkalog.object_store.settings import ClientConfig, StoreSettings, client_config, store_settings
+from pyspark_kafkalog.object_store.settings import ClientConfig, StoreSettings, client_config
 from pyspark_kafkalog.object_store.store import (
     ByteRange,
     ObjectExistsError,
@@ -50,7 +48,6 @@ from pyspark_kafkalog.object_store.store import (
 )
 from pyspark_kafkalog.threads import Workers
 from pyspark_kafkalog.units import SECOND_MS
-from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.record.header import Buffer
@@ -97,35 +94,6 @@ def open_store(location: ObjectLocation, settings: StoreSettings | None = None) 
         if key not in _open_stores:
             _open_stores[key] = _ObstoreClient(location, client_config(*key, os.environ))
         return _open_stores[key]
-
-
-@dataclass(frozen=True, slots=True)
-class StoreAddress:
-    """Can be pickled and sent to tasks, with the secrets that the settings hold; its text shows none."""
-
-    location: ObjectLocation
-    settings: StoreSettings
-
-    @staticmethod
-    def parse(url: str, options: Mapping[str, str]) -> StoreAddress:
-        """The address that a URL names, with the settings among `options`, Hadoop's too; see `store_settings`.
-
-        Raises InvalidOptionError for what is no URL of an object store, and for wrong settings.
-        """
-        location = parse_location(url)
-        if not isinstance(location, ObjectLocation):
-            raise InvalidOptionError(f"expected the URL of an object store, found {url!r}")
-        return StoreAddress(location, store_settings(location, options, hadoop=options))
-
-    def open(self) -> ObjectStore:
-        """The store, the same object for all calls in a process. Makes no request.
-
-        Raises MissingPackageError without obstore, InvalidOptionError for settings that the client does not accept.
-        """
-        return open_store(self.location, self.settings)
-
-    def __str__(self) -> str:
-        return self.location.url
 
 
 def _load_obstore() -> ModuleType:

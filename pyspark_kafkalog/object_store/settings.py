@@ -15,7 +15,6 @@ its pages; `StoreSettings` hides them in its own text.
 
 from __future__ import annotations
 
-import configparser
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields, replace
@@ -377,6 +376,8 @@ def _file_provider(path: str, profile: str) -> Callable[[], dict[str, Any]]:
     """The keys of a profile in a file that others write anew before they expire; read again each minute of use."""
 
     def read() -> dict[str, Any]:
+        import configparser  # few processes read such a file
+
         parser = configparser.RawConfigParser()
         try:
             with open(path, encoding="utf-8") as file:

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import LeaderUnavailableError
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import is_object_url
 from pyspark_kafkalog.protocol.client_settings import ClientSettings
 from pyspark_kafkalog.replication.cluster.end_point import ClusterLeader

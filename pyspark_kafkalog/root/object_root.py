@@ -44,7 +44,7 @@ from pyspark_kafkalog.metadata.root_format import (
     check_object_marker,
 )
 from pyspark_kafkalog.metadata.store import Clock, MetadataStore
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.probe import PROBE_FOLDER, check_store
 from pyspark_kafkalog.object_store.retries import Taken, Waiting, create_once

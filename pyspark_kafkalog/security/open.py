@@ -23,7 +23,7 @@ from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
 from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.root_format import is_native_root
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation, RootPath, check_path, is_object_url, parse_location
 from pyspark_kafkalog.root.bootstrap import create_root, is_vacant
 from pyspark_kafkalog.root.file_root import FileRoot

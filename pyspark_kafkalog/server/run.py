@@ -29,7 +29,7 @@ from typing import Any, Final, TypeVar, get_args
 
 from pyspark_kafkalog.errors import InvalidRecordError
 from pyspark_kafkalog.java_regex.patterns import why_no_re2_patterns
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.native import NativeRoot

@@ -6,7 +6,6 @@ The names of Kafka's scripts and options that differ here are answered with advi
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import os
 import re
@@ -387,6 +386,8 @@ def advice(name: str, commands: Iterable[str]) -> str:
 
 def _nearest(name: str, commands: Sequence[str]) -> str | None:
     """The command that was probably meant: one with this prefix, a similar one, or one with this part."""
+    import difflib  # for mistakes only
+
     begun = [command for command in commands if command.startswith(name)]
     if begun:
         return min(begun, key=len)

@@ -45,7 +45,7 @@ from tiers import SEED
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.verify.verify import verify
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import RootPath
 from tests.soak.served_clients import PARTITIONS, SUBSCRIPTIONS
 

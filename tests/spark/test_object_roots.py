@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tiers import rest_full
 
 from pyspark_kafkalog import LogDir, register
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from kafka_processes.s3_proxy import S3Proxy
 from pyspark.sql import SparkSession
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 
 pytestmark = pytest.mark.spark
 

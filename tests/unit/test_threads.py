@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import subprocess
@@ -176,7 +177,7 @@ def test_spark_worker_keeps_freed_memory_once(
 ) -> None:
     calls: list[tuple[int, int]] = []
     library = SimpleNamespace(mallopt=lambda *arguments: calls.append(arguments))
-    monkeypatch.setattr(threads.ctypes, "CDLL", lambda _: library)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
     monkeypatch.setattr(threads, "_keeps_freed", False)
     for each in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
         monkeypatch.delenv(each, raising=False)

@@ -33,13 +33,12 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, is_metadata_copy
 from pyspark_kafkalog.record.control import KRaftVoters, LeaderChange, Voter, VoterEndpoint, parse_control_record
-from pyspark_kafkalog.root.brokers.image import BrokerLog
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, RootIdentity, read_meta_properties
@@ -47,6 +46,9 @@ from pyspark_kafkalog.storage.filesystem import read_text_file
 from pyspark_kafkalog.storage.names import META_PROPERTIES, encode_uuid
 from pyspark_kafkalog.units import INT32_MAX, content_text
 from pyspark_kafkalog.values import dataclass
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.root.brokers.image import BrokerLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,8 @@ def read_broker_quorum(root: Path) -> Quorum:
             f"{root} holds no copy of the metadata log ({METADATA_DIR}): --path must be the node's metadata.log.dir, "
             "the first of its log.dirs by default"
         )
+    from pyspark_kafkalog.root.brokers.image import BrokerLog  # not needed with a native root
+
     log = BrokerLog(directory)
     voters = _voters_in(log)
     if log.damage is not None:

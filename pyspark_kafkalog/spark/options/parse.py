@@ -32,7 +32,7 @@ from pyspark.sql.types import StructField, StructType
 
 from pyspark_kafkalog.config.definitions import BATCH_SIZE_BYTES, LowerVersion
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import is_object_url, parse_file_url
 from pyspark_kafkalog.object_store.settings import HADOOP_PREFIXES, STORE_OPTION_NAMES, is_secret_name
 from pyspark_kafkalog.spark.options.positions import (

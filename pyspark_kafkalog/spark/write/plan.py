@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import InvalidOptionError, LogDirError
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.root.commit.staging import LocalStaging, ObjectStaging, Staging
 from pyspark_kafkalog.spark.options.parse import WriteOptions, locate
 from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity

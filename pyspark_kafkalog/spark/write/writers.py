@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyspark_kafkalog.errors import InvalidOptionError, called_by_spark
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.root.commit.staging import Staged
 from pyspark_kafkalog.root.writes import WriteTransaction
 from pyspark_kafkalog.spark.options.parse import WriteOptions

@@ -35,7 +35,7 @@ from typing import Final, NamedTuple
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, OffsetOutOfRangeError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import is_object_url
 from pyspark_kafkalog.object_store.store import ByteRange
 from pyspark_kafkalog.record.codecs.codec import CompressionType, stored_codec

@@ -15,7 +15,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, TransactionalIdRecord
 from pyspark_kafkalog.metadata.objects.backend import ObjectMetadataStore
 from pyspark_kafkalog.metadata.store import MetadataStore
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.root.object_root import create_object_root
 
 PROCESSES = 4

@@ -13,7 +13,7 @@ from kafka_processes.s3_proxy import S3Proxy
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.settings import store_settings
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.object_root import ObjectRoot

@@ -19,7 +19,7 @@ from kafka_processes.server_processes import serving
 from patience import PATIENCE_S
 
 from pyspark_kafkalog.metadata.objects.log import commit_key
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.storage.names import offset_file_name
 from pyspark_kafkalog.tools.main import main
 

@@ -16,7 +16,7 @@ from kafka_processes.server_processes import serving
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.verify.verify import verify
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend
 from pyspark_kafkalog.root.commit.committer import LeaderWriter
 

@@ -13,7 +13,7 @@ import pytest
 from kafka_processes.s3_proxy import S3Proxy
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from tests.interop.samples import reports_of
 
 pytestmark = pytest.mark.interop

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark_kafkalog import register
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.verify.verify import verify
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 
 #: Of so many requests one meets a fault; no divisor of what an operation takes.
 _EVERY = 7

@@ -30,7 +30,7 @@ from patience import wait_until
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.settings import store_settings
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.object_root import ObjectRoot

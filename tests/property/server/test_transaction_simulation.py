@@ -27,7 +27,7 @@ from tiers import SEED, rest_full
 
 from pyspark_kafkalog.errors import KafkalogError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.commit.changes import AppendedRange
 from pyspark_kafkalog.root.transactions.end_transaction import abort_transactional_id

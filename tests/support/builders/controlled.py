@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root.adopt.adopt import adopt
 from pyspark_kafkalog.security.open import AnyPath, create_native_root, open_or_create_root, open_root

@@ -15,7 +15,7 @@ from builders.leader_writers import T0, Served, append, batch, mark, marker
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.messages.metadata_records import PartitionChangeRecord
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.root.commit.changes import (

@@ -30,7 +30,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TopicRecord,
 )
 from pyspark_kafkalog.metadata.objects.log import commit_key
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 
 TOPIC_ID: Final = "AQAAAAAAAAAAAAAAAAAACQ"
 SEGMENT_ID: Final = "AAAAAAAAAAAAAAAAAAAACQ"

@@ -10,7 +10,7 @@ from left_open import close_at_the_end
 
 from builders.controlled import open_log_dir
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.header import Buffer, TimestampType

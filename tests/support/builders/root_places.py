@@ -28,7 +28,7 @@ from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store import client
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.retries import Waiting
 from pyspark_kafkalog.object_store.settings import StoreSettings

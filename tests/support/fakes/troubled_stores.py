@@ -27,7 +27,7 @@ from pyspark_kafkalog.errors import CommitStateUnknownError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.verify.verify import verify
 from pyspark_kafkalog.object_store import client
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.retries import Waiting
 from pyspark_kafkalog.object_store.settings import store_settings

@@ -35,7 +35,7 @@ from pyspark_kafkalog.groups.offset_records import group_partition
 from pyspark_kafkalog.groups.offsets_topic import GroupLogs
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.messages.codec import Message
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages import consumer_groups, groups, offsets, transactions

@@ -20,7 +20,7 @@ from pyspark_kafkalog.errors import LeaderUnavailableError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.replication import range_task
 from pyspark_kafkalog.replication.events import Event, EventKind

@@ -24,7 +24,7 @@ from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, Permis
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, PartitionChangeRecord
 from pyspark_kafkalog.object_store import client
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.settings import StoreSettings
 from pyspark_kafkalog.object_store.store import ObjectStoreError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.options.parse import locate, parse_read_options, parse_write_options
 from pyspark_kafkalog.spark.options.positions import (

@@ -11,7 +11,7 @@ from fakes.faulty_store import FaultyStore
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import LogDirError
-from pyspark_kafkalog.object_store.client import StoreAddress
+from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.spark.options.parse import parse_write_options
 from pyspark_kafkalog.spark.write import plan as plan_module
 from pyspark_kafkalog.spark.write.plan import WritePlan, plan_stream
