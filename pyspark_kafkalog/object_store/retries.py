@@ -23,6 +23,7 @@ A crash leaves the object complete or absent, or a request on its way: who start
 from __future__ import annotations
 
 import logging
+import os
 import random
 import time
 from collections.abc import Callable
@@ -54,17 +55,23 @@ T = TypeVar("T")
 _LOG: Final = logging.getLogger(__name__)
 
 
+def _random_writer() -> int:
+    return int.from_bytes(os.urandom(4), "big", signed=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """How the rules tell the time and wait; tests pass a virtual clock. monotonic gives seconds.
 
-    patience_seconds: how long a request is repeated. A store that fails longer than that is down.
+    patience_seconds: how long a request is repeated. A store that fails longer than that is down. new_writer: a number
+    of 32 bits, with a sign, for a new client that commits; no two processes get the same, also with the same seed.
     """
 
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     rng: Callable[[], float] = random.random
     patience_seconds: float = 120.0
+    new_writer: Callable[[], int] = _random_writer
 
 
 def repeat(call: Callable[[], T], waiting: Waiting) -> T:

@@ -410,7 +410,7 @@ class ObjectCommitLog(CommitLog):
         self._store = store
         self._start = start
         self._waiting = waiting
-        self.turns = WriterTurns(waiting.monotonic)
+        self.turns = WriterTurns(waiting.monotonic, waiting.new_writer())
         self._last_read: CommitObject | None = None
         self._end_offset = -1  # where the end of the log was found last, by reading or by a commit
 

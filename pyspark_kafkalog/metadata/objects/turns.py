@@ -14,7 +14,8 @@ they read in the log anyway:
 fewer writers are busy. A writer is busy if it begins a commit soon after the one before has ended. After its turn it
 waits as long as the turns of the others should take, then it looks at the log. The writer whose last commit is the
 oldest is next; claims go first. A writer that does not come when it is awaited is not awaited again until it commits. A
-writer alone looks for claims after each 30 commits, as long as it commits without a break.
+writer alone looks for claims after each 30 commits, as long as it commits without a break; after ten if these take
+long.
 
 *A writer that is not busy* commits at once. Only if it loses the race it waits for the end of the winner's turn.
 
@@ -26,7 +27,6 @@ writer that has awaited it deletes the claim.
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -106,12 +106,12 @@ class _Plan(NamedTuple):
 
 
 class WriterTurns:
-    """The turns of one writer, a client of the root in this process; thread-safe. `monotonic` gives seconds."""
+    """The turns of `writer`, a client of the root in this process; thread-safe. `monotonic` gives seconds."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], writer: int) -> None:
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._writer = int.from_bytes(os.urandom(4), "big", signed=True)
+        self._writer = writer
         self._request_s = 0.0  # the mean time that the create of this writer's commits takes; 0: unknown
         self._get_s = self._list_s = 0.0  # the mean times that reading a commit and a listing take
         self._others: dict[int, _Other] = {}
@@ -130,6 +130,7 @@ class WriterTurns:
         self._had_turn = False  # of commits without a break, since it has looked for claims
         self._left_ms = -1  # as it was stated last
         self._alone_turn = LONGEST_TURN
+        self._row = 0  # of commits without a break, since it has looked at the log for others
         self._claim: str | None = None
         self._must_put = False
         self._stale: list[str] = []
@@ -222,12 +223,13 @@ class WriterTurns:
             self._request_s = _mean_of(self._request_s, min(seconds, _LONGEST_REQUEST_S))
             self._end = self._offset = base_offset
             self._last = self._writer
+            self._row += 1
             self._is_seen = False
             self._met, self._expected = 0, self._met
             self._is_known = self._left_ms >= 0
-            if self._left_ms <= 0:
-                self._turn_ends_s = None
             self._ended_s = self._monotonic()
+            if self._left_ms <= 0 and self._turn_ends_s is not None:
+                self._turn_ends_s = min(self._turn_ends_s, self._ended_s)  # so the others read
 
     def ended(self) -> None:
         """Note that all work of a commit is done."""
@@ -297,11 +299,21 @@ class WriterTurns:
         """Whether a writer that begins a commit must look at the log before."""
         with self._lock:
             self._is_busy = now - self._ended_s < max(_SHORTEST_REST_S, _SHORTEST_REST * self._request_s)
-            if self._is_busy and self._turn_ends_s is not None and now < self._turn_ends_s:
-                return False
+            if self._is_busy:
+                if self._turn_ends_s is not None and now < self._turn_ends_s:
+                    return False
+                # A few commits that take long use up the time of a turn: a writer alone makes some more of them.
+                if self._row < self._alone_turn // 3 and not self._has_company(now):
+                    return False
+            self._row = 0
             self._turn_ends_s = None
             self._had_turn = self._had_turn and self._is_busy
             return self._had_turn if self._is_busy else self._met + self._expected > 0
+
+    def _has_company(self, now: float) -> bool:
+        """Whether others were busy of late, or claim a turn."""
+        are_busy = (each.is_busy and now - each.seen_s < _RECENT_S for each in self._others.values())
+        return any(are_busy) or any(each.is_busy for each in self._claims.values())
 
     def _plan(self, now: float) -> _Plan | None:
         """What to wait for; None: nothing, this writer is next."""

@@ -36,7 +36,7 @@ class Alone:
     """A writer without a store. `others` is what a look at the log finds, `winner` what a lost race shows."""
 
     def __init__(self, clock: VirtualClock) -> None:
-        self.turns = WriterTurns(clock.monotonic)
+        self.turns = WriterTurns(clock.monotonic, writer=1)
         self.clock = clock
         self.offset = 10
         self.looks: Counter[Look] = Counter()
@@ -89,6 +89,29 @@ def test_writer_with_time_between_its_commits_neither_looks_nor_waits(writer: Al
         assert writer.commit().left_ms == -1
         writer.clock.sleep(1)
     assert not writer.looks
+
+
+def test_writer_alone_looks_for_claims_once_in_ten_commits_however_long_these_take(writer: Alone) -> None:
+    for _ in range(4):
+        writer.commit()
+        writer.clock.sleep(12 * REQUEST_S)  # a part of the commit: what follows its create
+        writer.turns.ended()
+    assert not writer.looks
+    for _ in range(10 * ALONE_TURN):
+        writer.commit()
+        writer.clock.sleep(12 * REQUEST_S)
+        writer.turns.ended()
+    assert writer.looks == {Look.LISTED: 3 * 10}
+
+
+def test_writer_with_slow_commits_looks_before_each_beside_a_busy_one(writer: Alone) -> None:
+    writer.commit()
+    for _ in range(6):
+        writer.saw(7, left_ms=0)
+        writer.commit()
+        writer.clock.sleep(12 * REQUEST_S)
+        writer.turns.ended()
+    assert writer.looks.total() == 5, "all but the first, of which it was not known whether another follows"
 
 
 def test_busy_writer_states_how_long_its_turn_still_lasts(writer: Alone) -> None:
@@ -170,7 +193,7 @@ def test_waits_are_bounded_whatever_others_state(writer: Alone, moves: bool) -> 
 
 
 def test_pauses_end_though_the_clock_stands_still() -> None:
-    turns = WriterTurns(lambda: 0.0)
+    turns = WriterTurns(lambda: 0.0, writer=1)
     turns.saw(5, WriterTurn(writer=7, request_ms=30, left_ms=1000), 0.0)
     assert len(list(turns.pauses(1, lambda: 0.5))) < 100
 
@@ -258,13 +281,14 @@ def race(
             threads.wait(times * racer.slowness * drawn.uniform(0.01, 0.025))
 
         client = TimedStore(place, pass_time, listing)
-        waiting = Waiting(lambda: threads.now_s, threads.wait, drawn.random)
+        # Claims go by the number of their writer: a seed always gives the same run.
+        number = racer.number + 1
+        waiting = Waiting(lambda: threads.now_s, threads.wait, drawn.random, new_writer=lambda: number)
         skew_ms = drawn.randrange(1_000_000)
         forget_images()
         store = ObjectMetadataStore.open(
             client, clock=lambda: round(1000 * threads.now_s) + skew_ms, rng=drawn, waiting=waiting
         )
-        store._backend.log.turns._writer = racer.number + 1  # claims go by it: a seed always gives the same run
         if not racer.obeys:
             like_an_earlier_version(store, racer)
         client.requests.clear()
