@@ -13,14 +13,13 @@ In reading order:
 - roles: whether a server writes or only reads, the change while it runs, and which function handles which request
 - metadata: ApiVersions, Metadata, FindCoordinator, and the topics as requests name them
 - produce: Produce, and the checks of its batches
-- straight_produce: the usual Produce, read at fixed places and answered by one structure
-- straight_offsets: the usual OffsetCommit, in the same manner
 - metrics: what the server has done, and its HTTP end point
 - workers: several server processes on one machine
 
 Packages. `run` uses `connections`; both use the handlers, which are all below `connections`:
 
 - connections: from the bytes of a client to the handler of its request, and back
+- straight: the usual requests of producers and consumers, read at fixed places
 - host: one process that commits the batches of all workers of a host
 - reads: Fetch, ListOffsets, OffsetForLeaderEpoch
 - groups: the classic and the consumer protocol, committed offsets

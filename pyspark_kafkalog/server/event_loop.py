@@ -179,6 +179,33 @@ def _ignore(ended: Eager[Any]) -> None:
     """Never called."""
 
 
+class Begun(Generic[T]):
+    """Awaits the rest of a coroutine that the current task has begun by `send`, which has returned `awaited`."""
+
+    __slots__ = ("_awaited", "_coroutine")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], awaited: Any) -> None:
+        self._coroutine = coroutine
+        self._awaited = awaited
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        coroutine, awaited = self._coroutine, self._awaited
+        while True:
+            step: Callable[[], Any] = partial(coroutine.send, None)
+            try:
+                yield awaited
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except BaseException as error:
+                step = partial(coroutine.throw, error)
+            try:
+                awaited = step()
+            except StopIteration as done:
+                result: T = done.value
+                return result
+
+
 class RequestTime:
     """Adds up seconds."""
 

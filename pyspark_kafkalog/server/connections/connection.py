@@ -36,7 +36,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.metadata.messages.schema import Piece
 from pyspark_kafkalog.protocol.api import ApiKey
-from pyspark_kafkalog.server.connections.dispatch import STRAIGHT_APIS, AnyExchange, Dispatcher
+from pyspark_kafkalog.server.connections.dispatch import BEGUN_APIS, AnyExchange, Dispatcher
 from pyspark_kafkalog.server.connections.request_bytes import (
     SMALL_REQUEST_BYTES,
     HeldRequest,
@@ -45,7 +45,7 @@ from pyspark_kafkalog.server.connections.request_bytes import (
     request_bytes_max,
 )
 from pyspark_kafkalog.server.context import CloseConnection, Session
-from pyspark_kafkalog.server.event_loop import Eager
+from pyspark_kafkalog.server.event_loop import Begun, Eager
 from pyspark_kafkalog.server.request_errors import BoundedLog
 from pyspark_kafkalog.server.sending import (
     IDLE_MAX_S,
@@ -164,7 +164,8 @@ class Connection:
                 is_unusual = self._begin_usual()
                 if self._input.has(1):
                     await self._serve_frame(await self._next_size(), is_unusual=is_unusual)
-                    await self._stay_muted()
+                    if self._session.mute_until_ms:
+                        await self._stay_muted()
             self._check_failure()
         except CloseConnection as reason:
             self._log.info("closing the connection of %s:%d: %s", self._session.host, self._session.port, reason)
@@ -185,7 +186,7 @@ class Connection:
         """
         limit = min(self._limit, SMALL_REQUEST_BYTES)
         while len(self._pending) < _IN_FLIGHT_MAX and self._failure is None and not self._session.mute_until_ms:
-            frame = self._input.whole_frame(STRAIGHT_APIS, limit)
+            frame = self._input.whole_frame(BEGUN_APIS, limit)
             exchange = None if frame is None else self._dispatcher.straight(frame, self._session)
             if frame is None or exchange is None:
                 return frame is not None
@@ -243,8 +244,7 @@ class Connection:
                 await self._keep_up()
                 return
             await self._settle()
-            with self._watched(exchange.api_key, held):
-                pieces = await exchange.handle()
+            pieces = await self._pieces_of(exchange, held)
             del exchange
         finally:
             if not is_handed_over:
@@ -253,6 +253,20 @@ class Connection:
             await self._send(pieces)
         if self._session.is_closing:
             raise CloseConnection("the client could not authenticate")
+
+    async def _pieces_of(self, exchange: AnyExchange, held: HeldRequest) -> Sequence[Piece] | None:
+        """The answer of the exchange. One that waits for as long as the client says is watched once it waits."""
+        handling = exchange.handle()
+        if exchange.api_key not in _WAITING_APIS:
+            return await handling
+        del exchange
+        try:
+            awaited = handling.send(None)
+        except StopIteration as end:
+            pieces: Sequence[Piece] | None = end.value
+            return pieces
+        with self._watched(held):
+            return await Begun(handling, awaited)
 
     async def _read_frame(self, size: int) -> tuple[bytearray, HeldRequest]:
         """The bytes of a frame, which the budget counts from now on."""
@@ -366,11 +380,8 @@ class Connection:
             await send_pieces(self._transport, pieces)
 
     @contextlib.contextmanager
-    def _watched(self, api_key: ApiKey, held: HeldRequest) -> Iterator[None]:
+    def _watched(self, held: HeldRequest) -> Iterator[None]:
         """Cancels a request that waits once the client has left, or others need its bytes: ConnectionResetError."""
-        if api_key not in _WAITING_APIS:
-            yield
-            return
         watch = _Watch(self._transport)
         try:
             with held.idle(watch.give_up):

@@ -36,8 +36,9 @@ from pyspark_kafkalog.server.request_errors import error_code_of, text_for_clien
 from pyspark_kafkalog.server.roles import Roles
 from pyspark_kafkalog.server.security.connection_policy import ConnectionPolicy
 from pyspark_kafkalog.server.security.sasl import SaslAuthenticator
-from pyspark_kafkalog.server.straight_offsets import StraightCommit, parse_usual_commit, straight_commit
-from pyspark_kafkalog.server.straight_produce import Handled, StraightProduce, parse_usual, straight_append
+from pyspark_kafkalog.server.straight.fetch import parse_usual_fetch
+from pyspark_kafkalog.server.straight.offsets import StraightCommit, parse_usual_commit, straight_commit
+from pyspark_kafkalog.server.straight.produce import Handled, StraightProduce, parse_usual, straight_append
 from pyspark_kafkalog.values import quick_dataclass
 
 _LOG: Final = logging.getLogger(__name__)
@@ -78,8 +79,9 @@ _LONG_ANSWERS: Final = frozenset(
     }
 )
 
-#: The APIs with a straight way, by the first bytes of their frames.
-STRAIGHT_APIS: Final = {each.to_bytes(2, "big"): each for each in (ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT)}
+#: The APIs with a straight way, by the first bytes of their frames; a Fetch may wait for records.
+BEGUN_APIS: Final = {each.to_bytes(2, "big"): each for each in (ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT)}
+_STRAIGHT_APIS: Final = {**BEGUN_APIS, ApiKey.FETCH.to_bytes(2, "big"): ApiKey.FETCH}
 
 
 class Dispatcher:
@@ -110,15 +112,23 @@ class Dispatcher:
         exchange = Exchange(role.context, self._policy, parsed, handler, body, session, len(frame), self._handled)
         return LongExchange(exchange, frame, self._long_requests) if parsed.has_many_elements else exchange
 
-    def straight(self, frame: bytearray, session: Session) -> StraightExchange | None:
+    def straight(self, frame: bytearray, session: Session) -> AnyExchange | None:
         """The exchange of a usual request of a client without quotas; None if the general way has to decide."""
         role, sasl, quotas = self._roles.current, self._policy.sasl, self._policy.quotas
         context = role.context
         if context.native is None or quotas.has(REQUEST_PERCENTAGE):
             return None
-        api_key = STRAIGHT_APIS.get(bytes(frame[:2]))
+        api_key = _STRAIGHT_APIS.get(bytes(frame[:2]))
         if api_key is None or (sasl is not None and (sasl.expects_token(session) or not sasl.admits(session, api_key))):
             return None
+
+        if api_key == ApiKey.FETCH:
+            fetch = parse_usual_fetch(frame)
+            if fetch is None:
+                return None
+            parsed, body = fetch
+            handler = role.handlers[api_key]
+            return Exchange(context, self._policy, parsed, handler, body, session, len(frame), self._handled)
 
         def answer(handler: Handler) -> Awaitable[Sequence[Piece] | None]:
             parsed = parse_request(frame)
@@ -347,5 +357,4 @@ class TokenExchange:
         return [_TOKEN_SIZE.pack(len(answer.token)) + answer.token]
 
 
-StraightExchange: TypeAlias = StraightProduce | StraightCommit
-AnyExchange: TypeAlias = Exchange | LongExchange | StraightExchange | TokenExchange
+AnyExchange: TypeAlias = Exchange | LongExchange | StraightProduce | StraightCommit | TokenExchange

@@ -350,12 +350,26 @@ async def _wait(context: ServerContext, plan: FetchPlan, max_wait_ms: int) -> No
                 left_ms = min(left_ms, began_ms + _HELD_MS_MAX - context.monotonic_ms())
                 if left_ms <= 0 or context.record_memory.is_short:
                     return
-            try:
-                await asyncio.wait_for(event.wait(), left_ms / 1000)
-            except (asyncio.TimeoutError, TimeoutError):
+            if await _is_late(event, left_ms):
                 return
     finally:
         context.waiters.unsubscribe(event)
+
+
+async def _is_late(event: asyncio.Event, wait_ms: int) -> bool:
+    """Wait for the event, at most so long; whether the time was over. Unlike asyncio.wait_for it makes no task."""
+    late: list[bool] = []
+
+    def end() -> None:
+        late.append(True)
+        event.set()
+
+    timer = asyncio.get_running_loop().call_later(wait_ms / 1000, end)
+    try:
+        await event.wait()
+    finally:
+        timer.cancel()
+    return bool(late)
 
 
 def _count(context: ServerContext, plan: FetchPlan) -> None:

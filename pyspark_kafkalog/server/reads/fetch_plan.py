@@ -124,10 +124,11 @@ class FetchPlan:
     quiet: list[SessionPartition] = field(default_factory=list)
     budget: YieldBudget = field(default_factory=YieldBudget)
     _looked_at: int | None = None
+    _evaluated: int | None = None  # the version for which all partitions were
 
     @property
     def size_bytes(self) -> int:
-        return sum(each.size_bytes for each in self.fetched)
+        return sum([each.records.size_bytes for each in self.fetched if each.records is not None])
 
     @property
     def memory_bytes(self) -> int:
@@ -141,11 +142,9 @@ class FetchPlan:
     @property
     def is_satisfied(self) -> bool:
         """Whether the response need not wait: enough bytes, an error, or a partition with more than was taken."""
-        return (
-            not (self.fetched or self.quiet)
-            or any(each.error is not None or each.diverging is not None or each.has_more for each in self.fetched)
-            or self.size_bytes >= min(self.min_bytes, self.max_bytes)
-        )
+        if self.size_bytes >= min(self.min_bytes, self.max_bytes) or not (self.fetched or self.quiet):
+            return True
+        return any(each.error is not None or each.diverging is not None or each.has_more for each in self.fetched)
 
     def refuse(self, topics: Collection[str], error: ErrorCode) -> None:
         """All partitions of the topics get this error."""
@@ -196,6 +195,10 @@ class FetchPlan:
 
     async def evaluate(self) -> None:
         """Evaluate all partitions that have changed; missing partitions are looked up in the newest state, too."""
+        version = self.partitions.version
+        if version is not None and version == self._evaluated:
+            return
+        self._evaluated = version
         await self.budget.step()
         changed = await self._look_up([each for each in self.fetched if each.error is None], self._wake_up)
         await self.budget.step()

@@ -26,10 +26,10 @@ from pyspark_kafkalog.protocol.messages.offsets import (
     OffsetCommitRequestTopic,
 )
 from pyspark_kafkalog.server import run
-from pyspark_kafkalog.server.connections.dispatch import Dispatcher, StraightExchange
+from pyspark_kafkalog.server.connections.dispatch import AnyExchange, Dispatcher
 from pyspark_kafkalog.server.groups.offsets import CommittingMember
 from pyspark_kafkalog.server.metrics import ServerMetrics
-from pyspark_kafkalog.server.straight_offsets import UsualCommit, parse_usual_commit
+from pyspark_kafkalog.server.straight.offsets import UsualCommit, parse_usual_commit
 from pyspark_kafkalog.storage.names import encode_uuid
 
 COMMIT = APIS[ApiKey.OFFSET_COMMIT]
@@ -124,7 +124,7 @@ def straight(monkeypatch: pytest.MonkeyPatch, roots: tuple[Path, Path]) -> list[
     found: list[bool] = []
     real = Dispatcher.straight
 
-    def counted(self: Dispatcher, frame: bytearray, *arguments: Any) -> StraightExchange | None:
+    def counted(self: Dispatcher, frame: bytearray, *arguments: Any) -> AnyExchange | None:
         if self._roles.current.context.root.path != roots[0]:
             return None
         exchange = real(self, frame, *arguments)

@@ -33,7 +33,7 @@ from pyspark_kafkalog.record.header import ATTRIBUTES_AT, CRC_AT, crc32c
 from pyspark_kafkalog.server import run
 from pyspark_kafkalog.server.connections.dispatch import Dispatcher
 from pyspark_kafkalog.server.metrics import ServerMetrics
-from pyspark_kafkalog.server.straight_produce import StraightProduce, UsualProduce, parse_usual
+from pyspark_kafkalog.server.straight.produce import StraightProduce, UsualProduce, parse_usual
 from pyspark_kafkalog.storage.names import encode_uuid
 
 PRODUCE = APIS[ApiKey.PRODUCE]

@@ -29,7 +29,7 @@ from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.offsets import TOPIC_IDS_FROM, CommittingMember, commit_plan
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
 from pyspark_kafkalog.server.request_errors import RequestError
-from pyspark_kafkalog.server.straight_produce import Answer, Handled
+from pyspark_kafkalog.server.straight.produce import Answer, Handled
 from pyspark_kafkalog.storage.names import decode_uuid
 from pyspark_kafkalog.values import quick_dataclass
 
