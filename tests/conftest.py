@@ -158,6 +158,12 @@ def pytest_report_header() -> str:
     return f"tier {TIER} (KAFKALOG_TIER), seed {SEED} (KAFKALOG_SEED)"
 
 
+@pytest.fixture
+def one_commit_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each commit of a root on a file system begins a file, as if the last one were full."""
+    monkeypatch.setattr("pyspark_kafkalog.metadata.local.log.COMMIT_FILE_BYTES", 0)
+
+
 @pytest.fixture(scope="session")
 def kafka_fixtures() -> Path:
     """Directories that real brokers left, each with `expected/manifest.json` beside the partition folders."""

@@ -37,8 +37,7 @@ from pyspark_kafkalog.metadata.local.backend import (
     read_snapshot,
     write_pointer,
 )
-from pyspark_kafkalog.metadata.local.log import OffsetHint
-from pyspark_kafkalog.metadata.root_format import HEAD_FILE, metadata_dir
+from pyspark_kafkalog.metadata.root_format import HEAD_FILE, OffsetHint, metadata_dir
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, image_of
 from pyspark_kafkalog.root.bootstrap import METADATA_TOPIC_ID

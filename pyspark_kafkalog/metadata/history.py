@@ -6,8 +6,7 @@ most a hundred commits at a time are in memory, and one number for each commit.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pyspark_kafkalog.metadata.commit_log import Commit, CommitLog
@@ -28,8 +27,6 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 )
 from pyspark_kafkalog.metadata.messages.records import NO_TRANSACTION_VERSION
 from pyspark_kafkalog.values import dataclass
-
-_COMMITS_AT_ONCE: Final = 100
 
 _BY_TOPIC_ID: Final = (
     RemoveTopicRecord,
@@ -95,32 +92,20 @@ def read_history(
     CorruptRecordError or UnsupportedFormatError for a damaged commit.
     """
     names = _Names(log, topic_names)
-    offsets = sorted(log.listed_offsets())
-    if limit is not None and topic is None:
-        offsets = sorted(heapq.nlargest(limit, offsets))
-    elif limit is not None and not newest_first:
-        chosen = [entry.offset for entry in _entries(map(log.read, reversed(offsets)), names, topic, limit)]
-        offsets = chosen[::-1]
-    commits = map(log.read, reversed(offsets)) if newest_first else _oldest_first(log, offsets)
-    return _entries(commits, names, topic, limit)
+    if newest_first:
+        return _entries(log.newest_first(), names, topic, limit)
+    first_offset = 0
+    if limit is not None:
+        chosen = [entry.offset for entry in _entries(log.newest_first(), names, topic, limit)]
+        first_offset = min(chosen, default=0)
+    return _entries(log.oldest_first(first_offset), names, topic, limit)
 
 
-def _oldest_first(log: CommitLog, offsets: Sequence[int]) -> Iterator[Commit | None]:
-    """The commits at `offsets`, in order; some at a time backwards, as an object of a commit holds earlier ones."""
-    for start in range(0, len(offsets), _COMMITS_AT_ONCE):
-        some = offsets[start : start + _COMMITS_AT_ONCE]
-        yield from [log.read(offset) for offset in reversed(some)][::-1]
-
-
-def _entries(
-    commits: Iterator[Commit | None], names: _Names, topic: str | None, limit: int | None
-) -> Iterator[HistoryEntry]:
+def _entries(commits: Iterator[Commit], names: _Names, topic: str | None, limit: int | None) -> Iterator[HistoryEntry]:
     left = limit
     for commit in commits:
         if left == 0:
             return
-        if commit is None:
-            continue
         entry = _entry(commit, names)
         if topic is None or topic in entry.topics:
             left = None if left is None else left - 1
@@ -145,9 +130,8 @@ class _Names:
 
     def _find_former(self) -> dict[str, str]:
         found = {}
-        for offset in sorted(self._log.listed_offsets(), reverse=True):
-            commit = self._log.read(offset)
-            for each in commit.records if commit is not None else ():
+        for commit in self._log.newest_first():
+            for each in commit.records:
                 if isinstance(each, TopicRecord) and each.topic_id not in self._current:
                     found[each.topic_id] = each.name
         return found

@@ -1,14 +1,14 @@
 """The version of a root's format: one number for all files and records of this package in a root.
 
-    __cluster_metadata-0/kafkalog-format     "version=1\\n". Checked when the root is opened, and before each commit
+    __cluster_metadata-0/kafkalog-format     "version=3\\n". Checked when the root is opened, and before each commit
     FormatRecord in the commit log           the same number: in the first commit, in every snapshot, and in the commit
                                              that changes it
 
-Versions `OLDEST_FORMAT_VERSION` to `NEWEST_FORMAT_VERSION` are read and written. A root keeps its version until remote
-storage is configured for it, which raises it to `TIERED_FORMAT_VERSION`. Any other version is refused. The marker is
-read first, so a root that this package cannot parse is refused by its version. The commit log decides: a process that
-has the root open reads the FormatRecord of an upgrade before all later commits, and until then loses the race for the
-next commit.
+Versions `OLDEST_FORMAT_VERSION` to `NEWEST_FORMAT_VERSION` are read and written. A root keeps its version, except one
+of version 1 for which remote storage is configured: it gets `TIERED_FORMAT_VERSION`. Any other version is refused. The
+marker is read first, so a root that this package cannot parse is refused by its version. The commit log decides: a
+process that has the root open reads the FormatRecord of an upgrade before all later commits, and until then loses the
+race for the next commit.
 
 While an export creates a root as a copy of another, the marker is "unfinished copy\\n", which every version refuses.
 
@@ -21,9 +21,10 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, LogDirError, UnsupportedFormatError
+from pyspark_kafkalog.record.header import crc32c
 from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import FileSystem, pread
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC
@@ -33,15 +34,20 @@ from pyspark_kafkalog.values import dataclass
 #: The marker of a copy of a cluster's metadata log (root/brokers/quorum.py).
 COPY_MARKER: Final = "kafkalog-observer"
 
-#: The version of new roots. CONTRIBUTING.md ("Change the on-disk format") lists the steps for a new version.
-FORMAT_VERSION: Final = 1
+#: The version of the first roots on a file system.
+FIRST_FORMAT_VERSION: Final = 1
 #: Roots of this version and later ones are read and written.
-OLDEST_FORMAT_VERSION: Final = 1
+OLDEST_FORMAT_VERSION: Final = FIRST_FORMAT_VERSION
 #: The version of roots on a file system whose logs may begin in remote storage. What does not know it would take the
 #: log to begin at the first local segment.
 TIERED_FORMAT_VERSION: Final = 2
+#: The version of roots on a file system in which a file of the commit log may have several commits; their logs may
+#: begin in remote storage too. What does not know it would read one commit of a file.
+SHARED_FILES_FORMAT_VERSION: Final = 3
+#: The version of new roots. CONTRIBUTING.md ("Change the on-disk format") lists the steps for a new version.
+FORMAT_VERSION: Final = SHARED_FILES_FORMAT_VERSION
 #: Roots of this version and earlier ones are read and written.
-NEWEST_FORMAT_VERSION: Final = TIERED_FORMAT_VERSION
+NEWEST_FORMAT_VERSION: Final = SHARED_FILES_FORMAT_VERSION
 
 #: The version of roots in an object store; the only one.
 OBJECT_FORMAT_VERSION: Final = 2
@@ -76,11 +82,16 @@ class RootFormat:
 
         On a file system they may with remote storage.
         """
-        return self.in_object_store or self.version == TIERED_FORMAT_VERSION
+        return self.in_object_store or (self.version or 0) >= TIERED_FORMAT_VERSION
+
+    @property
+    def shares_commit_files(self) -> bool:
+        """Whether a file of the commit log may have several commits."""
+        return not self.in_object_store and (self.version or 0) >= SHARED_FILES_FORMAT_VERSION
 
     def may_become(self, other: RootFormat) -> bool:
         """Whether a commit may change it to `other`: if remote storage is configured for a root on a file system."""
-        is_upgrade = (self.version, other.version) == (FORMAT_VERSION, TIERED_FORMAT_VERSION)
+        is_upgrade = (self.version, other.version) == (FIRST_FORMAT_VERSION, TIERED_FORMAT_VERSION)
         return other.version == self.version or (is_upgrade and not other.in_object_store)
 
     def check_on_file_system(self, file: str) -> None:
@@ -246,3 +257,91 @@ def _damaged_marker(path: Path, found: str) -> DiskFormatError:
         advice="write that line into the file, with the formatVersion that kafkalog dump-log with "
         "--cluster-metadata-decoder shows in the FORMAT_RECORD of the first commit or of the newest snapshot",
     )
+
+
+FileState: TypeAlias = tuple[int, int, int]
+
+
+def file_state(path: str | Path) -> FileState | None:
+    """Identifies the file at a path, to detect its replacement by another; None if there is no file.
+
+    For files that are hardly ever written again. It includes the time of the inode's last change, since inode numbers
+    are reused and a copy may preserve the other times.
+    """
+    try:
+        return state_of_status(os.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def state_of_status(found: os.stat_result) -> FileState:
+    """As `file_state`, of a file whose status is known."""
+    return (found.st_dev, found.st_ino, found.st_ctime_ns)
+
+
+_HINT_DIGITS: Final = 20
+_HINT_BYTES: Final = _HINT_DIGITS + 10
+
+
+def _hint_text(offset: int) -> bytes:
+    digits = b"%020d" % offset
+    return b"%s %08x\n" % (digits, crc32c(digits))
+
+
+def _parsed(data: bytes) -> int | None:
+    digits = data[:_HINT_DIGITS]
+    if len(data) != _HINT_BYTES or not digits.isdigit() or data != _hint_text(int(digits)):
+        return None
+    return int(digits)
+
+
+class OffsetHint:
+    """A small file with one offset of the commit log as a hint; overwritten in place, without waiting for the disk.
+
+        00000000000000000194 9b1c2f7e\\n     20 digits, a blank, the CRC-32C of the digits
+
+    The offset may be behind but is never ahead: it is written after the change that it records. A crash or a power
+    failure leaves the file unchanged, short, or mixed; content that does not match the CRC counts as no hint.
+    """
+
+    def __init__(self, path: Path, fs: FileSystem) -> None:
+        self.path = path
+        self._fs = fs
+        self._known: tuple[FileState | None, int | None] = None, None  # the state of the file, and its offset then
+
+    def current(self) -> int | None:
+        """As `read`, in one call for a file that looks unchanged: so the offset may be behind what others have written.
+
+        They may have written it twice within the resolution of its times.
+        """
+        state = file_state(self.path)
+        known, offset = self._known
+        if state != known or offset is None:
+            offset = self.read()
+            self._known = state, offset
+        return offset
+
+    def read(self) -> int | None:
+        """The offset; None if the file is missing or its content invalid. Raises OSError if it cannot be read."""
+        try:
+            fd = open_file(self.path)
+        except FileNotFoundError:
+            return None
+        try:
+            data = pread(fd, _HINT_BYTES + 1, 0)
+        finally:
+            os.close(fd)
+        return _parsed(data)
+
+    def create(self, offset: int) -> None:
+        """Write the file with the hint, durably: what replaces it later is on disk or not. Raises OSError."""
+        self._fs.write_file_atomic(self.path, _hint_text(offset))
+
+    def write(self, offset: int) -> None:
+        """Replace the hint. Raises OSError."""
+        fd = self._fs.open(self.path, os.O_WRONLY | os.O_CREAT)
+        try:
+            self._fs.pwrite_all(fd, _hint_text(offset), 0)
+        finally:
+            self._fs.close(fd, self.path)
+        self._known = file_state(self.path), offset

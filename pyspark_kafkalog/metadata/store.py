@@ -198,6 +198,10 @@ class MetadataStore:
             self._last_refresh = self._refreshes_begun
             return loaded.image
 
+    def sync(self) -> None:
+        """Make the commits up to the last one that was read or made durable."""
+        self.log.sync(self._loaded.tail.last_file)
+
     def follow(self, other: MetadataStore) -> None:
         """Take over the image of `other`, a store of this process for the same root, which has made a commit.
 
@@ -281,13 +285,13 @@ class MetadataStore:
         return loaded
 
     def _read_on(self, loaded: LoadedImage, *, many: bool = False) -> LoadedImage:
-        return self._with(loaded, self.log.read_from(loaded.image.next_offset, many=many))
+        return self._with(loaded, self.log.read_after(loaded, many=many))
 
     def _with(self, loaded: LoadedImage, commits: Iterable[Commit]) -> LoadedImage:
         image, tail = loaded.image, loaded.tail
         for commit in commits:
             image = self._apply(image, commit)
-            tail = tail.after_commit(commit, self.log.name_of(commit.base_offset))
+            tail = tail.after_commit(commit, self.log.file_of(commit))
         return loaded if image is loaded.image else LoadedImage(image, tail)
 
     def _set_loaded(self, loaded: LoadedImage) -> None:
@@ -296,12 +300,15 @@ class MetadataStore:
             _CACHE.put(self._cache_key(), loaded)
 
     def _apply(self, image: MetadataImage, commit: Commit) -> MetadataImage:
-        file = self.log.name_of(commit.base_offset)
+        file = self.log.file_of(commit)
         try:
             after = apply(image, commit)
         except InvalidRecordError as error:
             raise CorruptRecordError(
-                file=file, position=0, expected="a commit that fits the ones before it", found=str(error)
+                file=file,
+                position=0 if commit.place is None else commit.place.position,
+                expected="a commit that fits the ones before it",
+                found=str(error),
             ) from error
         self._check_format(after, file)
         return after
@@ -416,7 +423,7 @@ class MetadataStore:
                 f"it is unknown whether a commit at offset {unsure_since} was made, and cannot be found out: {error}"
             ) from error
         if own is not None:
-            self.log.sync()
+            self.log.sync(self.log.file_of(own))
         return own
 
     def _plan_first(self, image: MetadataImage, new: NewCommit, header: CommitRecord) -> _Plan | None:
@@ -472,7 +479,7 @@ class MetadataStore:
         with self._refresh_lock:
             loaded = self._loaded
             if loaded.image is image:
-                loaded = LoadedImage(after, loaded.tail.after_commit(commit, self.log.name_of(commit.base_offset)))
+                loaded = LoadedImage(after, loaded.tail.after_commit(commit, self.log.file_of(commit)))
                 self._set_loaded(loaded)
         self._note_snapshot(loaded, self._backend.after_commit(loaded, now_ms=timestamp_ms))
         return CommitOutcome(after, commit)

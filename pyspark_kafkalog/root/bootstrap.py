@@ -27,8 +27,10 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     FORMAT_VERSION,
+    HEAD_FILE,
     METADATA_DIR,
     OBJECT_FORMAT_VERSION,
+    OffsetHint,
     is_native_root,
     mark_unfinished_copy,
     metadata_dir,
@@ -100,6 +102,7 @@ def create_root(
         if next(log.listed_offsets(), None) is not None:  # the first one may have been removed
             raise LogDirError(f"{root} is already a log directory: open it")
         write_marker(directory, fs)
+        OffsetHint(directory / HEAD_FILE, fs).create(_FIRST_OFFSET)
         write_topic_id(directory / PARTITION_METADATA, METADATA_TOPIC_ID, fs=fs)
         properties = _write_ids(root, cluster_id, node_id, rng, fs)
         log.publish(_FIRST_OFFSET, first_records(properties, rng), timestamp_ms=clock())

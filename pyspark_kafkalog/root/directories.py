@@ -220,9 +220,8 @@ def rename_left_directories(
 
 def _removed_ids(log: CommitLog, topic_ids: Collection[str]) -> set[str]:
     removed: set[str] = set()
-    for offset in islice(sorted(log.listed_offsets(), reverse=True), _COMMITS_MAX):
-        commit = log.read(offset)
-        for each in () if commit is None else commit.records:
+    for commit in islice(log.newest_first(), _COMMITS_MAX):
+        for each in commit.records:
             if isinstance(each, RemoveTopicRecord) and each.topic_id in topic_ids:
                 removed.add(each.topic_id)
     return removed

@@ -133,7 +133,7 @@ class FileRoot(NativeRoot):
 
         commits = self._planned_commits
         if commits is None or self._planned_version != self.version:
-            commits = self._planned_commits = CommitFiles(*map(str, self._store.last_and_next_file))
+            commits = self._planned_commits = CommitFiles(*self._store.next_places())
             self._planned_version = self.version
         image = self._store.image
         topic, partition = (

@@ -462,13 +462,13 @@ class NativeRoot(Unguarded, ABC):
         if known is None or known.version < 0:
             return None
         # The writer may have been killed after publishing the commit and before making it durable.
-        self._store.log.sync()
+        self._store.sync()
         return known.version
 
     def has_committed(self, transaction: WriteTransaction) -> bool:
         if committed_before(self._store.refresh(), transaction, self._store.log) is None:
             return False
-        self._store.log.sync()  # as in last_version
+        self._store.sync()  # as in last_version
         return True
 
 

@@ -132,15 +132,22 @@ class PlannedPartition(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommitFiles:
-    """The last commit file that a plan has read, and the name of the next one."""
+    """The last commit file that a plan has read, where it ended (-1: it takes no commits), and the name of the next."""
 
     last: str
+    end: int
     next: str
 
     def has_later_commit(self) -> bool:
         """Whether there are commits that the plan has not read."""
         # In this order, because a commit is only removed when a later one exists.
-        return os.path.exists(self.next) or not os.path.exists(self.last)
+        if os.path.exists(self.next):
+            return True
+        try:
+            size_bytes = os.stat(self.last).st_size
+        except FileNotFoundError:
+            return True
+        return 0 <= self.end < size_bytes
 
 
 @dataclass(frozen=True, slots=True)

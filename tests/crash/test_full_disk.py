@@ -24,6 +24,8 @@ from pyspark_kafkalog.storage.names import TopicPartition
 OLD, KEPT = TopicPartition("old", 0), TopicPartition("kept", 0)
 _DELAY_MS = 61_000
 
+pytestmark = pytest.mark.usefixtures("one_commit_a_file")
+
 
 def make_root(root: Path) -> None:
     log_dir = LogDir.create(root)

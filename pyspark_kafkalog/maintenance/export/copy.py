@@ -34,12 +34,12 @@ from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.groups.group import delete_outdated_offsets
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
 from pyspark_kafkalog.metadata.local.backend import LocalSnapshots, is_leftover
-from pyspark_kafkalog.metadata.local.log import OffsetHint
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     FORMAT_VERSION,
     HEAD_FILE,
     METADATA_DIR,
+    OffsetHint,
     is_unfinished_copy,
     metadata_dir,
     write_marker,
@@ -174,7 +174,7 @@ def copy_root(source: Source, target: Path) -> list[ExportedPartition]:
         write_meta_properties(target / META_PROPERTIES, source.properties, fs=fs)
         directory = metadata_dir(target)
         LocalSnapshots(directory, fs).write(image)
-        OffsetHint(directory / HEAD_FILE, fs).write(image.next_offset)
+        OffsetHint(directory / HEAD_FILE, fs).create(image.next_offset)
         fs.fsync_dir(target)
         write_marker(directory, fs, image.format_version or FORMAT_VERSION)  # now it is whole
     return exported

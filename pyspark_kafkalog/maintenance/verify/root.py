@@ -23,6 +23,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -42,8 +43,8 @@ from pyspark_kafkalog.metadata.delta import ImageChanges, replay_commit, start_d
 from pyspark_kafkalog.metadata.image import UNKNOWN_ENDS, MetadataImage
 from pyspark_kafkalog.metadata.invariants import check_invariants
 from pyspark_kafkalog.metadata.local.backend import START_FILE, LocalSnapshots, read_pointer
-from pyspark_kafkalog.metadata.local.log import LocalCommitLog, OffsetHint
-from pyspark_kafkalog.metadata.root_format import HEAD_FILE, METADATA_DIR, check_marker, metadata_dir
+from pyspark_kafkalog.metadata.local.log import LocalCommitLog
+from pyspark_kafkalog.metadata.root_format import HEAD_FILE, METADATA_DIR, OffsetHint, check_marker, metadata_dir
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, Snapshots, image_of
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR, WORK_DIR
@@ -168,12 +169,12 @@ class _CommitLogCheck:
             return None
         for offset in offsets:
             if offset < image.next_offset:
-                self._read_unused(offset)
+                self._read_unused(offset, image.next_offset)
         seen: set[int] = set()
         while True:
             for commit in self._commits(image.next_offset):
                 image = self._applied(image, commit)
-                seen.add(commit.base_offset)
+                seen.add(commit.listed_offset)
                 self._compare(images.get(image.next_offset), image)
             later = [offset for offset in images if offset > image.next_offset]
             if not later:
@@ -205,10 +206,11 @@ class _CommitLogCheck:
         )
         return None
 
-    def _read_unused(self, offset: int) -> None:
-        """Read a commit before the snapshot with which the check starts."""
+    def _read_unused(self, offset: int, start_offset: int) -> None:
+        """Read the commits of a file that come before the snapshot with which the check starts."""
         try:
-            self.log.read(offset)
+            for _ in takewhile(lambda commit: commit.next_offset < start_offset, self.log.read_file(offset)):
+                pass
         except DiskFormatError as error:
             self._report_damaged(error)
 
@@ -238,8 +240,8 @@ class _CommitLogCheck:
             self.sink.add(
                 Severity.ERROR,
                 "commit-invariant",
-                self.log.name_of(commit.base_offset),
-                position=0,
+                self.log.file_of(commit),
+                position=0 if commit.place is None else commit.place.position,
                 offset=commit.base_offset,
                 expected="a commit that is consistent with those before it",
                 found=str(error),

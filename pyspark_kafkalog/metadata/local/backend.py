@@ -48,14 +48,24 @@ from typing import Final
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.metadata.backend import LOGGING_FAILURES, MetadataBackend, MetadataLogConfig
-from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, Commit, KnownSnapshot, LoadedImage, OldCommits
+from pyspark_kafkalog.metadata.commit_log import (
+    LEADER_EPOCH,
+    Commit,
+    CommitPlace,
+    KnownSnapshot,
+    LoadedImage,
+    OldCommits,
+)
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
-from pyspark_kafkalog.metadata.local.log import CommitRange, FileState, LocalCommitLog, OffsetHint, file_state
+from pyspark_kafkalog.metadata.local.log import CommitFile, End, LocalCommitLog
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     METADATA_DIR,
+    FileState,
+    OffsetHint,
     check_marker,
+    file_state,
     is_native_root,
     metadata_dir,
 )
@@ -244,7 +254,7 @@ class CommitRetention:
         self._snapshots = snapshots
         self._fs = fs
         self._start = OffsetHint(log.directory / START_FILE, fs)
-        self._oldest: CommitRange | None = None
+        self._oldest: CommitFile | None = None
 
     def remove_expired(self, *, snapshot_end_offset: int, older_than_ms: int) -> None:
         """Remove a few commits made before `older_than_ms` that the snapshot at `snapshot_end_offset` contains.
@@ -255,7 +265,10 @@ class CommitRetention:
             oldest = self._oldest = self._oldest or self._find_oldest()
             if oldest is None or not _is_expired(oldest, snapshot_end_offset, older_than_ms):
                 return
-            self._remove(oldest)
+            # It may have taken commits since it was read. If all are in the snapshot, there is a later file.
+            oldest = self._oldest = self._log.read_range(oldest.base_offsets[0])
+            if oldest is not None and _is_expired(oldest, snapshot_end_offset, older_than_ms):
+                self._remove(oldest)
 
     def has_expired(self, snapshot_end_offset: int, older_than_ms: int) -> bool:
         """Whether there is a commit to remove. Raises as `remove_expired`."""
@@ -265,32 +278,40 @@ class CommitRetention:
     def remove_all_expired(self, snapshot_end_offset: int, older_than_ms: int, *, dry_run: bool = False) -> OldCommits:
         """As `remove_expired`, but all of them; with `dry_run` only say which. Raises as that does."""
         removed = OldCommits()
+        files = 0
         oldest = self._find_oldest(with_hint=not dry_run)
         while oldest is not None and _is_expired(oldest, snapshot_end_offset, older_than_ms):
-            removed = OldCommits(removed.count + 1, removed.size_bytes + oldest.size_bytes, oldest.next_offset)
+            count = removed.count + len(oldest.base_offsets)
+            removed = OldCommits(count, removed.size_bytes + oldest.size_bytes, oldest.next_offset)
+            files += 1
             if not dry_run:
-                self._fs.unlink_if_there(self._snapshots.path(oldest.base_offset))
-                self._fs.unlink_if_there(self._log.path(oldest.base_offset))
-                if removed.count % _FILES_A_HINT == 0:
+                self._remove_snapshots(oldest)
+                self._fs.unlink_if_there(self._log.path(oldest.base_offsets[0]))
+                if files % _FILES_A_HINT == 0:
                     self._start.write(oldest.next_offset)
             # Another process may remove the next one first.
             oldest = self._log.read_range(oldest.next_offset) or self._find_oldest(with_hint=not dry_run)
-        if removed.count and not dry_run:
+        if files and not dry_run:
             self._start.write(removed.start_offset)
         return removed
 
-    def _remove(self, oldest: CommitRange) -> None:
+    def _remove(self, oldest: CommitFile) -> None:
         self._oldest = None
-        self._fs.unlink_if_there(self._snapshots.path(oldest.base_offset))
+        self._remove_snapshots(oldest)
         try:
-            self._fs.unlink(self._log.path(oldest.base_offset))
+            self._fs.unlink(self._log.path(oldest.base_offsets[0]))
         except FileNotFoundError:
             return  # another process removed it first, and writes the hint
         self._start.write(oldest.next_offset)
         self._oldest = self._log.read_range(oldest.next_offset)
 
-    def _find_oldest(self, *, with_hint: bool = True) -> CommitRange | None:
-        """The oldest commit; if the directory had to be listed, the hint is written, unless without `with_hint`."""
+    def _remove_snapshots(self, oldest: CommitFile) -> None:
+        """Remove the snapshots that end where one of the file's commits begins."""
+        for base_offset in oldest.base_offsets:
+            self._fs.unlink_if_there(self._snapshots.path(base_offset))
+
+    def _find_oldest(self, *, with_hint: bool = True) -> CommitFile | None:
+        """The oldest file; if the directory had to be listed, the hint is written, unless without `with_hint`."""
         found = self._log.read_range(self._start.read() or 0)
         if found is None:
             first = min(self._log.listed_offsets(), default=None)
@@ -302,8 +323,8 @@ class CommitRetention:
         return found
 
 
-def _is_expired(commit: CommitRange, snapshot_end_offset: int, older_than_ms: int) -> bool:
-    return commit.next_offset < snapshot_end_offset and commit.timestamp_ms < older_than_ms
+def _is_expired(file: CommitFile, snapshot_end_offset: int, older_than_ms: int) -> bool:
+    return file.next_offset < snapshot_end_offset and file.timestamp_ms < older_than_ms
 
 
 def remove_leftovers(directory: Path, *, now_ns: int, fs: FileSystem) -> None:
@@ -318,6 +339,16 @@ def remove_leftovers(directory: Path, *, now_ns: int, fs: FileSystem) -> None:
             continue  # its process still renamed it, or another process removed it first
         if now_ns - written_ns > _LEFTOVER_AGE_NS:
             fs.unlink_if_there(path)
+
+
+def _is_in_snapshot(place: CommitPlace, loaded: LoadedImage) -> bool:
+    """Whether a snapshot contains commits of the file, which then takes no more, so that it can soon be removed."""
+    snapshot = loaded.tail.snapshot
+    return snapshot is not None and snapshot.end_offset > place.file_offset
+
+
+def _nothing() -> None:
+    """There is nothing to wait for before a commit can be read."""
 
 
 class LocalBackend(MetadataBackend):
@@ -373,7 +404,7 @@ class LocalBackend(MetadataBackend):
         image.format.check_on_file_system(file)
 
     def state_of(self, loaded: LoadedImage) -> object:
-        return file_state(loaded.tail.last_file)
+        return self.log.state_of(loaded.tail.last_file)
 
     def sees_end(self, loaded: LoadedImage) -> bool:
         return False  # a refresh costs less than a commit that loses the race
@@ -394,9 +425,14 @@ class LocalBackend(MetadataBackend):
             flush_earlier(self.root, self._fs)  # a durable commit needs all commits before it on disk
         else:
             note_unflushed(self.root, self._fs)
-        base_offset = loaded.image.next_offset
+        place = self.log.end_of(loaded)
         return self.log.publish(
-            base_offset, records, timestamp_ms=timestamp_ms, frees_space=frees_space, before_link=before_visible
+            loaded.image.next_offset,
+            records,
+            timestamp_ms=timestamp_ms,
+            end=None if place is None else End(place, is_full=_is_in_snapshot(place, loaded)),
+            frees_space=frees_space,
+            before_visible=before_visible or _nothing,
         )
 
     def snapshot_follows(self, loaded: LoadedImage, *, next_bytes: int, now_ms: int) -> bool:
@@ -511,8 +547,14 @@ class LocalMetadataStore(MetadataStore):
         """Whether a commit of at most `next_bytes`, made now, would be followed by a snapshot."""
         return self._backend.snapshot_follows(self._loaded, next_bytes=next_bytes, now_ms=self._clock())
 
-    @property
-    def last_and_next_file(self) -> tuple[Path, Path]:
-        """The file that `image` was last read from, and the file that the next commit will have."""
+    def next_places(self) -> tuple[str, int, str]:
+        """Where a later commit than those of `image` would be: the last file and its end, or the file that it begins.
+
+        The end is -1 if the last file takes no further commits.
+        """
         loaded = self._loaded
-        return Path(loaded.tail.last_file), self.log.path(loaded.image.next_offset)
+        place = self.log.end_of(loaded)
+        last_file, end = loaded.tail.last_file, -1
+        if place is not None:
+            last_file, end = self.log.name_of(place.file_offset), place.position
+        return last_file, end, self.log.name_of(loaded.image.next_offset)

@@ -1,22 +1,34 @@
-"""The commit log of a root on a file system: one commit = one file, which is created if absent.
+"""The commit log of a root on a file system: files of one or more commits, each made if its place is free.
 
     <root>/__cluster_metadata-0/
       partition.metadata                     Kafka's, with the id of the metadata topic
       kafkalog-format                        marks a native log directory (root_format.py)
-      00000000000000000000.log               the first commit: a v2 batch of KRaft records with offsets from 0
-      00000000000000000005.log               the next one, when the first has 5 records
-      00000000000000000005.log.<hex>.tmp     a commit being written, or left by a crash; nothing reads it
+      00000000000000000000.log               commits from offset 0 on; each is a v2 batch of KRaft records
+      00000000000000000305.log               the next file, if the first has 305 records
+      00000000000000000305.log.<hex>.tmp     the first commit of a file, being written or left by a crash; never read
       kafkalog-head                          hint: the log has reached this offset, durably (`OffsetHint`)
       kafkalog-reserve-0 … -3                room for commits that free space on a full disk (`CommitReserve`)
 
-A commit is written to a temporary file, fsynced, and linked to its name. The link is the compare-and-set: it fails if
-the name exists. A crash before the link leaves no commit; a crash after it leaves the whole commit. Files never change.
-The oldest are removed once a snapshot contains their records (backend.py). Readers derive the next file's name
-from the last commit, so a check for new commits opens one name, however long the history is.
+*The compare-and-set.* A commit begins a file, or goes to the end of the last one. One that begins a file is written to
+a temporary file, fsynced, and linked to its name: the link fails if the name exists. One that goes to the end is
+written under the lock (flock) of the file, if the file still ends where the commit is to begin, and no file begins
+there. To begin a file, too, a writer locks the one before. So a place is taken once, also by writers without the root's
+lock. The lock is held for the write, not for the fsync after it, so writers hardly wait for each other.
 
-A lost file would look like the end of the log, and the next commit would replace it. The head detects this: each
-commit looks at it, and a log that ends below it has a hole. The head is written after the commit is on disk, without
-waiting for the disk, so it may lag behind (the guard is weaker then) but is never ahead.
+A file takes commits until it has `COMMIT_FILE_BYTES`, or a snapshot contains some of them (backend.py). In a root of a
+format version before SHARED_FILES_FORMAT_VERSION each file has one commit and never changes. The oldest files are
+removed once a snapshot contains their records. Readers go from the end of the last commit to the name that follows from
+it, so a check for new commits looks at one file and one name, however long the history is.
+
+*Crashes.* A crash before the link leaves no commit; a crash after it leaves the whole commit. A kill during a write to
+the end leaves part of a batch there, which is shorter than its header says. A power failure before the fsync may leave
+anything there, above the head. Readers take both for the end of the log, and the next writer cuts them off. Any other
+batch with a wrong CRC is damage: one below the head, one with commits that do not wait for the disk (.unflushed), or
+one in a log without a head.
+
+A lost or shortened file would look like the end of the log, and the next commit would replace the lost ones. The head
+detects this: each commit looks at it, and a log that ends below it has a hole. The head is written after the commit is
+on disk, without waiting for the disk, so it may lag behind (the guard is weaker then) but is never ahead.
 
 *The reserve.* A full disk has no room for a commit file. The reserve files, of 32 KiB each, serve commits that free
 space (retention, delete-records, the deletion of a topic) and commits that change configurations, on which retention
@@ -41,8 +53,9 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple
 
 from pyspark_kafkalog.errors import (
     CommitConflictError,
@@ -54,95 +67,36 @@ from pyspark_kafkalog.metadata.commit_log import (
     MAX_COMMIT_BYTES,
     Commit,
     CommitLog,
+    CommitPlace,
+    LoadedImage,
     decode_commit,
     encode_commit,
+    has_valid_crc,
+    headers_of_commits,
+    whole_commit,
 )
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.metadata.root_format import HEAD_FILE
-from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, crc32c, parse_header
+from pyspark_kafkalog.metadata.root_format import HEAD_FILE, FileState, OffsetHint, file_state, state_of_status
+from pyspark_kafkalog.metadata.root_lock import acquire_flock
+from pyspark_kafkalog.record.header import (
+    parse_header,
+)
 from pyspark_kafkalog.storage.below_root import open_file, scan
-from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, is_out_of_space, open_to_read, pread, temporary_path
+from pyspark_kafkalog.storage.filesystem import (
+    LOCAL,
+    UNFLUSHED_MARKER,
+    FileSystem,
+    is_out_of_space,
+    open_to_read,
+    pread,
+    temporary_path,
+)
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
 from pyspark_kafkalog.values import dataclass
 
-FileState: TypeAlias = tuple[int, int, int]
 
-
-def file_state(path: str | Path) -> FileState | None:
-    """Identifies the file at a path, to detect its replacement by another; None if there is no file.
-
-    For files that are hardly ever written again. It includes the time of the inode's last change, since inode numbers
-    are reused and a copy may preserve the other times.
-    """
-    try:
-        found = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return (found.st_dev, found.st_ino, found.st_ctime_ns)
-
-
-_HINT_DIGITS: Final = 20
-_HINT_BYTES: Final = _HINT_DIGITS + 10
-
-
-def _hint_text(offset: int) -> bytes:
-    digits = b"%020d" % offset
-    return b"%s %08x\n" % (digits, crc32c(digits))
-
-
-def _parsed(data: bytes) -> int | None:
-    digits = data[:_HINT_DIGITS]
-    if len(data) != _HINT_BYTES or not digits.isdigit() or data != _hint_text(int(digits)):
-        return None
-    return int(digits)
-
-
-class OffsetHint:
-    """A small file with one offset of the commit log as a hint; overwritten in place, without waiting for the disk.
-
-        00000000000000000194 9b1c2f7e\\n     20 digits, a blank, the CRC-32C of the digits
-
-    The offset may be behind but is never ahead: it is written after the change that it records. A crash or a power
-    failure leaves the file unchanged, short, or mixed; content that does not match the CRC counts as no hint.
-    """
-
-    def __init__(self, path: Path, fs: FileSystem) -> None:
-        self.path = path
-        self._fs = fs
-        self._known: tuple[FileState | None, int | None] = None, None  # the state of the file, and its offset then
-
-    def current(self) -> int | None:
-        """As `read`, in one call for a file that looks unchanged: so the offset may be behind what others have written.
-
-        They may have written it twice within the resolution of its times.
-        """
-        state = file_state(self.path)
-        known, offset = self._known
-        if state != known or offset is None:
-            offset = self.read()
-            self._known = state, offset
-        return offset
-
-    def read(self) -> int | None:
-        """The offset; None if the file is missing or its content invalid. Raises OSError if it cannot be read."""
-        try:
-            fd = open_file(self.path)
-        except FileNotFoundError:
-            return None
-        try:
-            data = pread(fd, _HINT_BYTES + 1, 0)
-        finally:
-            os.close(fd)
-        return _parsed(data)
-
-    def write(self, offset: int) -> None:
-        """Replace the hint. Raises OSError."""
-        fd = self._fs.open(self.path, os.O_WRONLY | os.O_CREAT)
-        try:
-            self._fs.pwrite_all(fd, _hint_text(offset), 0)
-        finally:
-            self._fs.close(fd, self.path)
-        self._known = file_state(self.path), offset
+def _nothing() -> None:
+    """There is nothing to do before the commit can be read."""
 
 
 RESERVE_PREFIX: Final = "kafkalog-reserve-"
@@ -274,12 +228,22 @@ def _is_at(fd: int, path: Path) -> bool:
 _COMMIT_FILE = re.compile(r"(\d{20})\.log")
 _LOG: Final = logging.getLogger(__name__)
 
+#: A file of this size (bytes) takes no further commits.
+COMMIT_FILE_BYTES: Final = 256 << 10
+
+
+class End(NamedTuple):
+    """The end of the log: a new commit goes to this `place`, or, if `is_full`, begins a file."""
+
+    place: CommitPlace
+    is_full: bool
+
 
 @dataclass(frozen=True, slots=True)
-class CommitRange:
-    """The offsets [base_offset, next_offset) of a commit, its time (ms) and the size of its batch in bytes."""
+class CommitFile:
+    """A file of commits: the offsets that they begin with, where the last one ends, its time (ms), and their bytes."""
 
-    base_offset: int
+    base_offsets: tuple[int, ...]
     next_offset: int
     timestamp_ms: int
     size_bytes: int
@@ -293,46 +257,159 @@ class LocalCommitLog(CommitLog):
         self._fs = fs
         self._head = OffsetHint(directory / HEAD_FILE, fs)
         self._reserve = CommitReserve(directory, fs)
-        self._last_path = 0, segment_file(directory, 0, LOG_SUFFIX)
+        self._path_of = lru_cache(maxsize=4)(partial(segment_file, directory, suffix=LOG_SUFFIX))
+        #: The last file, and its state when a reader last looked whether it has further commits.
+        self._seen: tuple[str, FileState] | None = None
+        #: What the last search has found: an offset and its place.
+        self._found: tuple[int, CommitPlace | None] = -1, None
 
     def path(self, base_offset: int) -> Path:
-        """The file of the commit at `base_offset`. The last one is kept: a commit asks for its own several times."""
-        known_offset, path = self._last_path
-        if known_offset != base_offset:
-            path = segment_file(self.directory, base_offset, LOG_SUFFIX)
-            self._last_path = base_offset, path
-        return path
+        """The file that begins with `base_offset`. The last few are kept: a commit asks for each several times."""
+        return self._path_of(base_offset)
 
     def name_of(self, base_offset: int) -> str:
         return str(self.path(base_offset))
 
     def read(self, base_offset: int) -> Commit | None:
-        """As CommitLog.read: one open."""
-        path = self.path(base_offset)
-        data = _read_bounded(path)
-        return None if data is None else decode_commit(data, base_offset, str(path))
+        """As CommitLog.read: one open, or a search for the file that the commit is in."""
+        begun = next(self.read_file(base_offset), None)
+        place = self._search(base_offset) if begun is None else None
+        return begun if place is None else next(self._commits_at(place, base_offset), None)
+
+    def read_file(self, base_offset: int) -> Iterator[Commit]:
+        return self._commits_at(CommitPlace(base_offset, 0), base_offset)
 
     def read_from(self, offset: int, *, many: bool = False) -> Iterator[Commit]:
-        while (commit := self.read(offset)) is not None:
-            yield commit
-            offset = commit.next_offset
+        return self._read_on(None, offset, is_in_file=True)
 
-    def read_range(self, base_offset: int) -> CommitRange | None:
-        """The offsets and time of the commit at `base_offset`, from its header only; None if there is no such file.
+    def read_after(self, loaded: LoadedImage, *, many: bool = False) -> Iterator[Commit]:
+        is_in_file = loaded.image.format.shares_commit_files
+        return self._read_on(loaded.tail.end if is_in_file else None, loaded.image.next_offset, is_in_file=is_in_file)
+
+    def end_of(self, loaded: LoadedImage) -> CommitPlace | None:
+        """Where the next commit after `loaded` would go in the file of the last one.
+
+        None if that does not exist, or takes no commits.
+        """
+        if not loaded.image.format.shares_commit_files:
+            return None
+        return loaded.tail.end or self._search(loaded.image.next_offset)
+
+    def _read_on(self, place: CommitPlace | None, offset: int, *, is_in_file: bool) -> Iterator[Commit]:
+        """The commits from the one at `offset` on: at `place`, if that is known, or in the file that it begins.
+
+        `is_in_file`: it may be neither, but in a file that is to be searched for.
+        """
+        if place is not None and self._has_grown(place):
+            for commit in self._commits_at(place, offset):
+                yield commit
+                offset = commit.next_offset
+        first_offset = offset
+        is_last = False
+        while not is_last:
+            is_last = True
+            for commit in self._commits_at(CommitPlace(offset, 0), offset):
+                yield commit
+                offset = commit.next_offset
+                is_last = False
+        if is_in_file and place is None and offset == first_offset:
+            place = self._search(offset)
+            if place is not None:
+                yield from self._read_on(place, offset, is_in_file=False)
+
+    def _has_grown(self, place: CommitPlace) -> bool:
+        """Whether the file has bytes from `place` on, or is too short; False if there is no such file.
+
+        Opens the file, because a network file system may answer a stat from memory.
+        """
+        path = self.path(place.file_offset)
+        try:
+            fd = open_file(path)
+        except FileNotFoundError:
+            return False
+        try:
+            found = os.fstat(fd)
+        finally:
+            os.close(fd)
+        self._seen = str(path), state_of_status(found)
+        return found.st_size != place.position
+
+    def state_of(self, file: str) -> FileState | None:
+        """As `file_state` of a commit's or snapshot's file, as of the last look whether it has further commits."""
+        seen, self._seen = self._seen, None
+        return seen[1] if seen is not None and seen[0] == file else file_state(file)
+
+    def _commits_at(self, place: CommitPlace, offset: int) -> Iterator[Commit]:
+        """The commits in a file from `place` on, where the one at `offset` would be; none if there is no such file."""
+        path = self.path(place.file_offset)
+        data = _read_bounded(path, place.position)
+        if data is not None:
+            yield from self._commits_in(data, offset, place, str(path))
+
+    def _commits_in(self, data: bytes, offset: int, place: CommitPlace, file: str) -> Iterator[Commit]:
+        """The commits from the one at `offset` on in `data`, which is `file` from `place` on.
+
+        Raises CorruptRecordError, UnsupportedFormatError.
+        """
+        at = 0
+        try:
+            while (header := whole_commit(data, at, offset, file, position := place.position + at)) is not None:
+                batch = data[at : at + header.size_bytes]
+                found = CommitPlace(place.file_offset, position)
+                commit = decode_commit(batch, offset, file, position=position, place=found)
+                yield commit
+                at += header.size_bytes
+                offset = commit.next_offset
+        except CorruptRecordError:
+            if not place.position + at or has_valid_crc(data, at) or not self._may_be_unwritten(offset):
+                raise
+
+    def _may_be_unwritten(self, offset: int) -> bool:
+        """Whether a power failure may have left anything in the place of the commit at `offset`.
+
+        It may if no writer has noted that this commit is on disk, although all commits wait for the disk.
+        """
+        head = self._head.read()
+        return head is not None and head <= offset and not (self.directory.parent / UNFLUSHED_MARKER).exists()
+
+    def _search(self, offset: int) -> CommitPlace | None:
+        """The place, in the file with the commit before it, of the commit at `offset`, whether it exists or not.
+
+        None if there is no such file. Lists the directory, unless it was asked for the same place before.
+        """
+        known, place = self._found
+        if known != offset:
+            place = self._search_listed(offset)
+            self._found = offset, place
+        return place
+
+    def _search_listed(self, offset: int) -> CommitPlace | None:
+        file_offset = max((each for each in self.listed_offsets() if each < offset), default=None)
+        if file_offset is None:
+            return None
+        path = self.path(file_offset)
+        for at, header in headers_of_commits(_read_bounded(path, 0) or b"", file_offset, str(path)):
+            if header.next_offset == offset:
+                return CommitPlace(file_offset, at + header.size_bytes)
+        return None
+
+    def read_range(self, base_offset: int) -> CommitFile | None:
+        """The commits in the file that begins with `base_offset`, by their headers only; None if there is no such file.
 
         Raises CorruptRecordError for an invalid header.
         """
         path = self.path(base_offset)
-        try:
-            with open_to_read(path) as file:
-                data = file.read(RECORD_BATCH_OVERHEAD_BYTES)
-        except FileNotFoundError:
+        data = _read_bounded(path, 0)
+        if data is None:
             return None
-        header = parse_header(data, 0, file=str(path), file_position=0)
-        if header.base_offset != base_offset or header.next_offset <= base_offset:
-            found = f"offsets {header.base_offset} to {header.last_offset}"
-            raise CorruptRecordError(file=str(path), position=0, expected=f"offsets from {base_offset} on", found=found)
-        return CommitRange(base_offset, header.next_offset, header.max_timestamp_ms, header.size_bytes)
+        headers = [header for _, header in headers_of_commits(data, base_offset, str(path))]
+        if not headers:
+            parse_header(data, 0, file=str(path), file_position=0)
+            found = f"{len(data)} bytes of a longer batch"
+            raise CorruptRecordError(file=str(path), position=0, expected="a whole commit", found=found)
+        last = headers[-1]
+        bases = tuple(each.base_offset for each in headers)
+        return CommitFile(bases, last.next_offset, last.max_timestamp_ms, sum(each.size_bytes for each in headers))
 
     def listed_offsets(self) -> Iterator[int]:
         for entry in scan(self.directory):
@@ -369,53 +446,143 @@ class LocalCommitLog(CommitLog):
         records: Sequence[MetadataRecord],
         *,
         timestamp_ms: int,
+        end: End | None = None,
         frees_space: bool = False,
-        before_link: Callable[[], None] | None = None,
+        before_visible: Callable[[], None] = _nothing,
     ) -> Commit:
         """Publish `records` as the commit at `base_offset` with the time `timestamp_ms`, durably.
 
-        With `frees_space`, the commit uses the reserve if the disk is full. `before_link` is called when the commit is
-        on disk, and before it gets its name; its errors are raised, and no commit is made.
+        `end`: the end of the log; None if there is no file that may take commits. With `frees_space`, the commit uses
+        the reserve if the disk is full. `before_visible` is called before the commit can be read; its errors are
+        raised, and no commit is made.
 
         Raises:
         - CommitConflictError if another commit has the offset
-        - OSError if writing failed before the link, or the directory has no room for the name: no commit was made
-        - CommitStateUnknownError if the link or a later call failed: the commit may have been made, which reading the
-          log decides (see MetadataStore.commit)
+        - OSError if writing failed before the commit could be read, or the directory has no room for a name: no commit
+          was made
+        - CommitStateUnknownError if a later call failed: the commit may have been made, which reading the log decides
+          (see MetadataStore.make)
         - InvalidRecordError for records that cannot be encoded
         """
         data = encode_commit(base_offset, records, timestamp_ms)
-        path = self.path(base_offset)
+        place = CommitPlace(base_offset, 0)
         try:
-            temporary = self._write_temporary(path, data)
-            try:
-                if before_link is not None:
-                    before_link()
-                self._put(temporary, path)
-            except (KafkalogError, OSError):
-                self._discard(temporary)
-                raise
+            if end is not None and not end.is_full and end.place.position + len(data) <= COMMIT_FILE_BYTES:
+                self._append(data, base_offset, end.place, before_visible)
+                place = end.place
+            else:
+                self._create(data, base_offset, end, before_visible)
         except OSError as error:
             if not frees_space or not is_out_of_space(error):
                 raise
-            with self._reserve.filled(data) as reserved:
-                if reserved is None:
-                    raise
-                if before_link is not None:
-                    before_link()
+            self._create_of_reserve(data, base_offset, end, before_visible, error)
+        commit = Commit(base_offset, base_offset + len(records), timestamp_ms, tuple(records), len(data), place=place)
+        self._note_head(commit.next_offset)
+        return commit
+
+    def _append(self, data: bytes, base_offset: int, place: CommitPlace, before_visible: Callable[[], None]) -> None:
+        """Write the commit to the end of the last file."""
+        before_visible()
+        path = self.path(place.file_offset)
+        fd = self._open_end(path, base_offset)
+        is_written = False
+        try:
+            try:
+                acquire_flock(fd, path)
+                try:
+                    self._check_end(fd, path, place, base_offset)
+                    self._write_at_end(fd, data, place.position)
+                    is_written = True
+                finally:
+                    _unlock(fd)
+                self._fs.fsync(fd)
+            finally:
+                self._fs.close(fd, path)
+        except OSError as error:
+            if not is_written:
+                raise
+            raise _unknown(path, error) from error
+
+    def _write_at_end(self, fd: int, data: bytes, position: int) -> None:
+        try:
+            self._fs.pwrite_all(fd, data, position)
+        except OSError:
+            # What was written is less than the commit, so no reader takes it for one. The next writer cuts it off.
+            with contextlib.suppress(OSError):
+                self._fs.truncate(fd, position)
+            raise
+
+    def _create(self, data: bytes, base_offset: int, end: End | None, before_visible: Callable[[], None]) -> None:
+        """Begin a file with the commit."""
+        path = self.path(base_offset)
+        temporary = self._write_temporary(path, data)
+        try:
+            before_visible()
+            with self._at_end(end, base_offset):
+                self._put(temporary, path)
+        except (KafkalogError, OSError):
+            self._discard(temporary)
+            raise
+
+    def _create_of_reserve(
+        self,
+        data: bytes,
+        base_offset: int,
+        end: End | None,
+        before_visible: Callable[[], None],
+        failure: OSError,
+    ) -> None:
+        """Begin a file with the commit, of what is reserved. Raises `failure` if nothing is."""
+        path = self.path(base_offset)
+        with self._reserve.filled(data) as reserved:
+            if reserved is None:
+                raise failure
+            before_visible()
+            with self._at_end(end, base_offset):
                 try:
                     self._put(reserved, path)
                 except OSError:  # no room for the name
                     if not self._reserve.give_up_one():
                         raise
                     self._put(reserved, path)
-        commit = Commit(base_offset, base_offset + len(records), timestamp_ms, tuple(records), len(data))
-        self._note_head(commit.next_offset)
-        return commit
 
-    def restore_reserve(self) -> None:
-        """Create the missing files of the reserve, as far as the disk has room. Raises OSError."""
-        self._reserve.restore()
+    @contextlib.contextmanager
+    def _at_end(self, end: End | None, base_offset: int) -> Iterator[None]:
+        """Hold the lock under which a file may be begun: that of the last one, if there is one."""
+        if end is None:
+            yield
+            return
+        path = self.path(end.place.file_offset)
+        fd = self._open_end(path, base_offset)
+        try:
+            acquire_flock(fd, path)
+            try:
+                self._check_end(fd, path, end.place, base_offset)
+                self._fs.fsync(fd)  # the writer of its last commit may have been killed before its own fsync
+                yield
+            finally:
+                _unlock(fd)
+        finally:
+            with contextlib.suppress(OSError):  # the fsync would have raised it
+                self._fs.close(fd, path)
+
+    def _open_end(self, path: Path, base_offset: int) -> int:
+        try:
+            return self._fs.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            raise CommitConflictError(f"{path} was removed, so there are commits after offset {base_offset}") from None
+
+    def _check_end(self, fd: int, path: Path, place: CommitPlace, base_offset: int) -> None:
+        """Raise CommitConflictError unless the commit at `base_offset` may be made at `place`. The file is locked."""
+        found = os.fstat(fd)
+        if found.st_size != place.position:
+            _check_size(path, found.st_size, place.position)
+            data = pread(fd, found.st_size - place.position, place.position)
+            if next(self._commits_in(data, base_offset, place, str(path)), None) is not None:
+                raise _taken(base_offset)
+            self._fs.truncate(fd, place.position)  # what a kill or a power failure has left of a commit
+        if not found.st_nlink or _exists(self.path(base_offset)):
+            raise _taken(base_offset)
 
     def _put(self, written: Path, path: Path) -> None:
         """Link the file `written` to the name `path` and remove its own name."""
@@ -430,9 +597,7 @@ class LocalCommitLog(CommitLog):
         except OSError as error:
             if not is_linked and is_out_of_space(error):
                 raise  # unlike other errors a definite answer: the directory has no room for the name
-            raise CommitStateUnknownError(
-                f"publishing {path} failed, so it is unknown whether the commit exists: {error}"
-            ) from error
+            raise _unknown(path, error) from error
 
     def _link(self, temporary: Path, path: Path) -> None:
         try:
@@ -441,6 +606,10 @@ class LocalCommitLog(CommitLog):
             # NFS repeats a call whose reply was lost; the repeated call then finds the link of the first one.
             if temporary.stat().st_nlink == 1:
                 raise
+
+    def restore_reserve(self) -> None:
+        """Create the missing files of the reserve, as far as the disk has room. Raises OSError."""
+        self._reserve.restore()
 
     def _note_head(self, next_offset: int) -> None:
         if not self._fs.waits_for_disk:
@@ -452,7 +621,14 @@ class LocalCommitLog(CommitLog):
                 "%s could not be written, so the loss of a commit file might not be detected: %s", HEAD_FILE, error
             )
 
-    def sync(self) -> None:
+    def sync(self, file: str) -> None:
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            path = Path(file)
+            fd = self._fs.open(path, os.O_RDWR)
+            try:
+                self._fs.fsync(fd)
+            finally:
+                self._fs.close(fd, path)
         self._fs.fsync_dir(self.directory)
 
     def _write_temporary(self, path: Path, data: bytes) -> Path:
@@ -475,16 +651,43 @@ class LocalCommitLog(CommitLog):
             self._fs.unlink_if_there(temporary)
 
 
-def _read_bounded(path: Path) -> bytes | None:
-    """The whole file; None if it does not exist. Raises CorruptRecordError if it is too large to be a commit."""
+def _unlock(fd: int) -> None:
+    fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough: a child forked meanwhile also holds the descriptor
+
+
+def _taken(base_offset: int) -> CommitConflictError:
+    return CommitConflictError(f"another writer published a commit at offset {base_offset} first")
+
+
+def _unknown(path: Path, error: OSError) -> CommitStateUnknownError:
+    return CommitStateUnknownError(f"publishing {path} failed, so it is unknown whether the commit exists: {error}")
+
+
+def _exists(path: Path) -> bool:
+    """Opens the file, as `_has_grown`."""
+    try:
+        os.close(open_file(path))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _check_size(path: Path, size_bytes: int, position: int) -> None:
+    """Raise CorruptRecordError if the file is shorter than `position`, or larger than commits after it can make it."""
+    most = position + COMMIT_FILE_BYTES + MAX_COMMIT_BYTES
+    if not position <= size_bytes <= most:
+        expected = f"{position} bytes at least" if size_bytes < position else f"at most {most} bytes"
+        raise CorruptRecordError(file=str(path), position=0, expected=expected, found=f"{size_bytes} bytes")
+
+
+def _read_bounded(path: Path, position: int) -> bytes | None:
+    """The file from byte `position` on; None if it does not exist. Raises CorruptRecordError as `_check_size`."""
     try:
         file = open_to_read(path)
     except FileNotFoundError:
         return None
     with file:
-        size = os.fstat(file.fileno()).st_size
-        if size > MAX_COMMIT_BYTES:
-            raise CorruptRecordError(
-                file=str(path), position=0, expected=f"at most {MAX_COMMIT_BYTES} bytes", found=f"{size} bytes"
-            )
-        return file.read(size)  # bounded: MAX_COMMIT_BYTES, above
+        size_bytes = os.fstat(file.fileno()).st_size
+        _check_size(path, size_bytes, position)
+        file.seek(position)
+        return file.read(size_bytes - position)  # bounded: _check_size

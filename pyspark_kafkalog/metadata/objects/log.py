@@ -376,6 +376,7 @@ class CommitLogStart:
 #: A reader that has listed them so often ends there: others commit faster than it asks.
 _LISTINGS_MAX: Final = 2
 _LISTED_AT_ONCE: Final = 10_000
+_BACKWARDS_AT_ONCE: Final = 100
 _READ_AT_ONCE: Final = 8
 
 
@@ -616,6 +617,13 @@ class ObjectCommitLog(CommitLog):
             if offset is not None and offset >= self._start.offset:
                 yield offset
 
+    def oldest_first(self, first_offset: int = 0) -> Iterator[Commit]:
+        listed = self.listed_from(first_offset)
+        for start in range(0, len(listed), _BACKWARDS_AT_ONCE):
+            # Backwards, as an object holds earlier commits.
+            some = [self.read(offset) for offset in reversed(listed[start : start + _BACKWARDS_AT_ONCE])]
+            yield from (each for each in reversed(some) if each is not None and each.base_offset >= first_offset)
+
     def lost_commit(self, offset: int, *, reached: int) -> CorruptRecordError:
         return CorruptRecordError(
             file=self.name_of(offset),
@@ -625,7 +633,7 @@ class ObjectCommitLog(CommitLog):
             advice="restore the object, from an earlier version of it if the bucket keeps versions",
         )
 
-    def sync(self) -> None:
+    def sync(self, file: str) -> None:
         """Does nothing: an object that can be read is durable."""
 
     def publish(self, loaded: LoadedImage, records: Sequence[MetadataRecord], *, timestamp_ms: int) -> Commit:

@@ -102,7 +102,7 @@ class FileEngine(FileCommits):
         """As in CommitEngine."""
         with self.locked():
             flush_earlier(self.root.path, self.fs)
-            self.store.log.sync()
+            self.store.sync()
 
     def _carry_out(self, plan: Plan, timeout_s: float, *, may_resume: bool) -> FileAttempt:
         # The commit of a follower may give the directories of topics other names.

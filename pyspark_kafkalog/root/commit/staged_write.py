@@ -90,7 +90,7 @@ class _Write:
         known = committed_before(image, transaction, metadata.log)
         if known is not None:
             # The writer may have been killed after publishing the commit and before making its name durable.
-            metadata.log.sync()
+            metadata.sync()
             return skip(transaction, known, metadata.log)
         producer_of(image, transaction.transactional_id, transaction.incarnation)
         return None

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from builders.message_fields import kafka_text
+from builders.metadata_roots import commit_files
 from kafka_processes.oracle import KAFKA_VERSION, SCHEMAS_VERSION, dump_log
 
 from pyspark_kafkalog.metadata.image import partition_state_record
+from pyspark_kafkalog.metadata.local import log
 from pyspark_kafkalog.metadata.messages.codec import MessageSchema, json_text
 from pyspark_kafkalog.metadata.messages.metadata_records import METADATA_RECORDS, WriteCommitRecord, WrittenPartition
 from pyspark_kafkalog.metadata.messages.records import NATIVE_API_KEYS_FROM, encode_record
@@ -125,7 +127,7 @@ def test_kafka_prints_every_coordinator_record_as_we_do(
     assert dumped(file, option, "key: (.*) payload: (.*)", kafka_version) == expected
 
 
-def test_kafka_decodes_our_metadata_log(tmp_path: Path) -> None:
+def test_kafka_decodes_our_metadata_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = create_root(tmp_path / "root")
     store.commit(
         lambda image: create_topic(image, "orders", partitions=3, configs={"retention.ms": "7"}), operation="create"
@@ -141,9 +143,11 @@ def test_kafka_decodes_our_metadata_log(tmp_path: Path) -> None:
         operation="write",
     )
     store.commit(lambda image: alter_configs(image, "orders", delete=["retention.ms"]), operation="alter")
-    store.commit(lambda image: delete_topic(image, "orders"), operation="delete")
+    monkeypatch.setattr(log, "COMMIT_FILE_BYTES", 0)
+    store.commit(lambda image: delete_topic(image, "orders"), operation="delete")  # begins a file
     commits = list(store.log.replay())
-    result = dump_log([store.log.path(commit.base_offset) for commit in commits], "--cluster-metadata-decoder")
+    assert len(commit_files(store.root)) == 2
+    result = dump_log(commit_files(store.root), "--cluster-metadata-decoder")
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("isvalid: true") == len(commits) == 5
     assert "isvalid: false" not in result.stdout

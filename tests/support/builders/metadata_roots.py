@@ -6,12 +6,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark_kafkalog.metadata import store as store_module
+from pyspark_kafkalog.metadata.commit_log import encode_commit
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
-from pyspark_kafkalog.metadata.messages.metadata_records import DataObjectRecord, MetadataRecord, Run, TopicRuns
-from pyspark_kafkalog.metadata.root_format import metadata_dir
+from pyspark_kafkalog.metadata.local.log import LocalCommitLog
+from pyspark_kafkalog.metadata.messages.metadata_records import (
+    DataObjectRecord,
+    FormatRecord,
+    MetadataRecord,
+    Run,
+    TopicRuns,
+)
+from pyspark_kafkalog.metadata.root_format import FIRST_FORMAT_VERSION, metadata_dir, write_marker
 from pyspark_kafkalog.metadata.snapshots import SnapshotId
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.admin import broker_config_record, create_topic
+from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.storage.log.log_state import LogState
 
 
@@ -50,6 +59,19 @@ def write_to(store: MetadataStore, topic_id: str, end: int, *, partition: int = 
 def settings_of(store: MetadataStore, configs: Mapping[str, str | None]) -> None:
     """A commit that changes broker-level settings, None back to their defaults."""
     store.commit(lambda image: [broker_config_record(*each) for each in configs.items()], operation="alter")
+
+
+def as_first_format(root: Path) -> None:
+    """Make a root of its first commit alone one as the first versions of the package created it."""
+    directory = metadata_dir(root)
+    log = LocalCommitLog(directory)
+    commit = log.read(0)
+    assert commit is not None
+    first = FormatRecord(format_version=FIRST_FORMAT_VERSION)
+    records = [first if isinstance(each, FormatRecord) else each for each in commit.records]
+    log.path(0).write_bytes(encode_commit(0, records, commit.timestamp_ms))
+    write_marker(directory, LOCAL, FIRST_FORMAT_VERSION)
+    forget_images()
 
 
 def commit_files(root: Path) -> list[Path]:

@@ -71,6 +71,7 @@ def test_recovery_starts_a_leader_epoch(log_dir: LogDir, batches: int) -> None:
     assert log_dir.partition("orders", 1).leader_epoch == 0
 
 
+@pytest.mark.usefixtures("one_commit_a_file")
 def test_epoch_of_writer_killed_in_recovery_is_dropped(log_dir: LogDir) -> None:
     log_dir.commit_staged([stage(log_dir.path, "a")])
     leave_tail(log_dir, 2)

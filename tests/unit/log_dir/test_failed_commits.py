@@ -121,19 +121,21 @@ def test_restored_directory_of_deleted_topic_is_replaced_before_write(log_dir: L
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("before", "batches"),
+    ("before", "batches", "begins_file"),
     [
-        (0, COPIED),
-        (0, SPLICED),
-        (COPIED, SPLICED),
-        (SPLICED, COPIED),
-        pytest.param(COPIED, ROLLED, marks=pytest.mark.full),
+        (0, COPIED, False),
+        (0, SPLICED, True),
+        (COPIED, SPLICED, False),
+        (SPLICED, COPIED, True),
+        pytest.param(COPIED, ROLLED, False, marks=pytest.mark.full),
     ],
 )
 def test_commit_that_fails_at_any_call_is_written_once_on_retry(
-    log_dir: LogDir, tmp_path: Path, before: int, batches: int
+    log_dir: LogDir, tmp_path: Path, before: int, batches: int, begins_file: bool, request: pytest.FixtureRequest
 ) -> None:
     """Each call of a commit fails in turn, half done; the same files are then committed, also at another offset."""
+    if begins_file:
+        request.getfixturevalue("one_commit_a_file")
     if before:
         log_dir.commit_staged([stage(log_dir.path, "before", before)])
     template = tmp_path / "template"
@@ -161,7 +163,7 @@ def test_commit_that_fails_at_any_call_is_written_once_on_retry(
         check_files(other)
         shutil.rmtree(root)
         if next(calls) <= point:
-            assert point > 12
+            assert point > 9
             return
 
 
@@ -194,9 +196,15 @@ def test_staged_file_with_another_hard_link_is_not_changed(log_dir: LogDir, tmp_
     assert written_by(log_dir) == ["first", "a"]
 
 
-def test_commit_of_unknown_state_is_duplicate_on_retry(log_dir: LogDir) -> None:
+@pytest.mark.parametrize("begins_file", [False, True])
+def test_commit_of_unknown_state_is_duplicate_on_retry(
+    log_dir: LogDir, begins_file: bool, request: pytest.FixtureRequest
+) -> None:
+    if begins_file:
+        request.getfixturevalue("one_commit_a_file")
     is_broken = [True]
-    fs = Failing(lambda call, path: is_broken[0] and call == "fsync_dir" and path.endswith(METADATA_DIR), errno.EIO)
+    last_call = "fsync_dir" if begins_file else "fsync"
+    fs = Failing(lambda call, path: is_broken[0] and call == last_call and METADATA_DIR in path, errno.EIO)
     broken = failing_dir(log_dir, fs)
     staged = [stage(log_dir.path, "a"), stage(log_dir.path, "a", SPLICED, topic_partition=OTHER)]
     with pytest.raises(CommitStateUnknownError):

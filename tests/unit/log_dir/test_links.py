@@ -180,6 +180,7 @@ def test_pipe_in_place_of_file_is_named_and_not_waited_for(root: Path, suffix: s
         log_dir.append("orders", TABLE)
 
 
+@pytest.mark.usefixtures("one_commit_a_file")
 def test_pipe_in_place_of_old_commit_is_not_waited_for(root: Path) -> None:
     path = root / METADATA_DIR / f"{SEGMENT}.log"
     path.unlink()

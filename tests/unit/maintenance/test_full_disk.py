@@ -31,6 +31,8 @@ OLD, KEPT, GONE = (TopicPartition(topic, 0) for topic in ("old", "kept", "gone")
 #: A little more than file.delete.delay.ms.
 DELAY_MS = 61_000
 
+pytestmark = pytest.mark.usefixtures("one_commit_a_file")
+
 
 @dataclass(frozen=True)
 class Disk:

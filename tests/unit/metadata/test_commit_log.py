@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,12 @@ from pyspark_kafkalog.errors import (
     InvalidRecordError,
     UnsupportedFormatError,
 )
-from pyspark_kafkalog.metadata.commit_log import MAX_COMMIT_BYTES
-from pyspark_kafkalog.metadata.local.log import LocalCommitLog
+from pyspark_kafkalog.metadata.commit_log import MAX_COMMIT_BYTES, CommitLogTail, LoadedImage
+from pyspark_kafkalog.metadata.image import MetadataImage
+from pyspark_kafkalog.metadata.local.log import COMMIT_FILE_BYTES, LocalCommitLog
 from pyspark_kafkalog.metadata.messages.metadata_records import FeatureLevelRecord, MetadataRecord
 from pyspark_kafkalog.metadata.messages.records import encode_record
-from pyspark_kafkalog.metadata.root_format import HEAD_FILE
+from pyspark_kafkalog.metadata.root_format import FIRST_FORMAT_VERSION, FORMAT_VERSION, HEAD_FILE, RootFormat
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.storage.filesystem import FileSystem
 
@@ -193,15 +195,15 @@ def test_truncated_file_is_reported_at_every_length(log: LocalCommitLog) -> None
 def test_commit_file_under_name_of_another_is_refused(log: LocalCommitLog) -> None:
     log.publish(0, [feature(1)], timestamp_ms=1)
     os.rename(log.path(0), log.path(7))
-    with pytest.raises(CorruptRecordError, match="expected base offset 7"):
+    with pytest.raises(CorruptRecordError, match="expected offsets from 7 on"):
         log.read(7)
 
 
-def test_second_batch_in_a_file_is_refused(log: LocalCommitLog) -> None:
+def test_batch_that_does_not_follow_the_one_before_it_is_refused(log: LocalCommitLog) -> None:
     log.publish(0, [feature(1)], timestamp_ms=1)
     log.path(0).write_bytes(log.path(0).read_bytes() * 2)
-    with pytest.raises(CorruptRecordError, match="one batch that fills the file"):
-        log.read(0)
+    with pytest.raises(CorruptRecordError, match="offsets from 1 on, found offsets 0 to 0"):
+        list(log.read_from(0))
 
 
 def test_null_value_and_control_batch_are_refused(log: LocalCommitLog) -> None:
@@ -217,7 +219,7 @@ def test_null_value_and_control_batch_are_refused(log: LocalCommitLog) -> None:
 
 def test_file_above_maximum_commit_size_is_refused(log: LocalCommitLog) -> None:
     with log.path(0).open("wb") as file:
-        file.truncate(MAX_COMMIT_BYTES + 1)
+        file.truncate(COMMIT_FILE_BYTES + MAX_COMMIT_BYTES + 1)
     with pytest.raises(CorruptRecordError, match="at most"):
         log.read(0)
 
@@ -235,9 +237,15 @@ def test_commit_without_records_is_refused(log: LocalCommitLog) -> None:
         log.publish(0, [], timestamp_ms=1)
 
 
-def test_read_at_log_end_opens_one_file_only(log: LocalCommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("version", [FIRST_FORMAT_VERSION, FORMAT_VERSION])
+def test_reader_at_log_end_opens_the_last_file_if_it_may_grow_and_one_name(
+    log: LocalCommitLog, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = LoadedImage(MetadataImage(format=RootFormat(version)), CommitLogTail(""))
     for offset in range(20):
-        log.publish(offset, [feature(1)], timestamp_ms=1)
+        commit = log.publish(offset, [feature(1)], timestamp_ms=1)
+        image = replace(loaded.image, next_offset=commit.next_offset)
+        loaded = LoadedImage(image, loaded.tail.after_commit(commit, log.file_of(commit)))
     opened = []
     real = os.open
 
@@ -246,5 +254,6 @@ def test_read_at_log_end_opens_one_file_only(log: LocalCommitLog, monkeypatch: p
         return real(path, *rest, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "open", count)
-    assert list(log.read_from(20)) == []
-    assert opened == [str(log.path(20).parent), log.path(20).name]
+    assert list(log.read_after(loaded)) == []
+    last = [log.path(19)] if version == FORMAT_VERSION else []
+    assert opened == [part for path in (*last, log.path(20)) for part in (str(path.parent), path.name)]

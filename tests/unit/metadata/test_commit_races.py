@@ -35,6 +35,7 @@ def store(root: Path) -> MetadataStore:
     return create_root(root, clock=lambda: 1_000)
 
 
+@pytest.mark.usefixtures("one_commit_a_file")
 def test_killed_commit_is_visible_whole_or_not_at_all(tmp_path: Path) -> None:
     for calls in range(50):
         root = tmp_path / f"root-{calls}"
@@ -115,6 +116,7 @@ class LinkReportsFailure(FileSystem):
         raise OSError(errno.EIO, "no answer")
 
 
+@pytest.mark.usefixtures("one_commit_a_file")
 @pytest.mark.parametrize("other_thread_refreshes", [False, True])
 @pytest.mark.parametrize(("effect", "builds"), [("none", 2), ("at once", 1), ("late", 2)])
 def test_unknown_publish_result_is_resolved_by_own_commit_id(
@@ -139,6 +141,7 @@ def test_unknown_publish_result_is_resolved_by_own_commit_id(
     assert len(list(store.log.replay())) == 2
 
 
+@pytest.mark.usefixtures("one_commit_a_file")
 def test_commit_that_arrives_late_is_found_before_retry(
     root: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +160,7 @@ def test_commit_that_arrives_late_is_found_before_retry(
     assert set(outcome.image.topics) == {"orders"}
 
 
+@pytest.mark.usefixtures("one_commit_a_file")
 def test_disk_failure_after_unknown_result_raises_commit_state_unknown(
     root: Path, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,15 +18,16 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.metadata.commit_log import OldCommits
 from pyspark_kafkalog.metadata.local.backend import START_FILE, LocalMetadataStore
-from pyspark_kafkalog.metadata.local.log import OffsetHint
 from pyspark_kafkalog.metadata.objects import backend
-from pyspark_kafkalog.metadata.root_format import metadata_dir
+from pyspark_kafkalog.metadata.root_format import OffsetHint, metadata_dir
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.storage.filesystem import LOCAL
+
+pytestmark = pytest.mark.usefixtures("one_commit_a_file")
 
 BURST = 40
 FEW = 4

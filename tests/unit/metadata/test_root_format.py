@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from builders.metadata_roots import forget_images
+from builders.metadata_roots import as_first_format, forget_images
 from repository import FIXTURES
 
 from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
@@ -21,6 +21,7 @@ from pyspark_kafkalog.metadata.local.log import LocalCommitLog
 from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, FormatRecord, MetadataRecord, TopicRecord
 from pyspark_kafkalog.metadata.messages.records import encode_record
 from pyspark_kafkalog.metadata.root_format import (
+    FIRST_FORMAT_VERSION,
     FORMAT_MARKER,
     FORMAT_VERSION,
     HEAD_FILE,
@@ -33,6 +34,7 @@ from pyspark_kafkalog.metadata.root_format import (
 )
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.adopt.adopt import adopt
+from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.storage.filesystem import LOCAL
 from pyspark_kafkalog.tools.main import main
 
@@ -245,6 +247,7 @@ def test_root_older_than_supported_is_refused_with_upgrade_advice(root: Path, mo
         LogDir.open(root)
 
 
+@pytest.mark.usefixtures("one_commit_a_file")
 def test_create_over_root_without_its_first_commit_is_refused(root: Path) -> None:
     os.remove(metadata_dir(root) / "00000000000000000000.log")
     with pytest.raises(LogDirError, match="is already a log directory"):
@@ -252,20 +255,34 @@ def test_create_over_root_without_its_first_commit_is_refused(root: Path) -> Non
     assert not (metadata_dir(root) / "00000000000000000000.log").exists()
 
 
-def test_root_that_gets_remote_storage_is_refused_by_packages_that_do_not_know_it(
+def test_root_whose_files_have_several_commits_is_refused_by_packages_that_read_one(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(root_format, "NEWEST_FORMAT_VERSION", TIERED_FORMAT_VERSION)
+    forget_images()
+    said = f"{FORMAT_MARKER} at byte 0: expected a format version from 1 to 2, found format version 3; upgrade"
+    with pytest.raises(UnsupportedFormatError, match=said):
+        LogDir.open(root)
+
+
+def test_first_root_that_gets_remote_storage_is_refused_by_packages_that_do_not_know_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "first"
+    create_root(root)
+    as_first_format(root)
+    LogDir.open(root).append("orders", ROWS)
     is_open = LogDir.open(root)
     LogDir.open(root).alter_broker_configs(add={"log.retention.hours": "5"})
-    assert LogDir.open(root).root.native().store.image.format_version == FORMAT_VERSION
+    assert LogDir.open(root).root.native().store.image.format_version == FIRST_FORMAT_VERSION
     LogDir.open(root).alter_broker_configs(add={"rsm.config.location": "s3://bucket/tier"})
     assert (metadata_dir(root) / FORMAT_MARKER).read_text() == f"version={TIERED_FORMAT_VERSION}\n"
     assert LogDir.open(root).root.native().store.image.format_version == TIERED_FORMAT_VERSION
     LogDir.open(root).alter_broker_configs(delete=["rsm.config.location"])
     LogDir.open(root).append("orders", ROWS)
-    monkeypatch.setattr(root_format, "NEWEST_FORMAT_VERSION", FORMAT_VERSION)
+    monkeypatch.setattr(root_format, "NEWEST_FORMAT_VERSION", FIRST_FORMAT_VERSION)
     forget_images()
-    mark(root, f"version={FORMAT_VERSION}\n")  # as after a crash between the commit and the marker
+    mark(root, f"version={FIRST_FORMAT_VERSION}\n")  # as after a crash between the commit and the marker
     for opener in (lambda: LogDir.open(root), is_open.refresh):
         with pytest.raises(UnsupportedFormatError, match="from 1 to 1, found format version 2; upgrade"):
             opener()

@@ -29,7 +29,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TransactionalIdRecord,
 )
 from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
-from pyspark_kafkalog.metadata.root_format import metadata_dir
+from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION, metadata_dir
 from pyspark_kafkalog.metadata.snapshots import POINTER_FILE, SnapshotId, image_of
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.record.header import parse_header
@@ -109,7 +109,7 @@ def test_image_round_trips_through_its_records(root: Path) -> None:
     assert again.features == image.features
     assert again.transactional_ids == image.transactional_ids
     assert again.next_producer_id == 3000
-    assert again.format_version == 1
+    assert again.format_version == FORMAT_VERSION
 
 
 def test_broker_config_set_to_null_is_removed_from_image(root: Path) -> None:
@@ -188,6 +188,7 @@ def test_snapshot_without_header_or_footer_is_refused(tmp_path: Path) -> None:
         read_snapshot(path)
 
 
+@pytest.mark.usefixtures("one_commit_a_file")
 def test_root_opens_from_snapshot_without_listing_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image = make_root(root).image
     forget_images()
@@ -199,7 +200,7 @@ def test_root_opens_from_snapshot_without_listing_files(root: Path, monkeypatch:
     monkeypatch.setattr(os, "open", lambda path, *rest, **at: read.append(Path(path)) or real_open(path, *rest, **at))
     assert LocalMetadataStore.open(root).image == image
     commits = [path for path in read if path.suffix == ".log"]
-    assert len(commits) < 5 < commits_there
+    assert len(set(commits)) < 5 <= commits_there
 
 
 @pytest.mark.parametrize(
@@ -228,6 +229,7 @@ def test_damaged_snapshots_are_skipped_while_commits_exist(place: Place) -> None
         assert place.open().image == image
 
 
+@pytest.mark.usefixtures("one_commit_a_file")
 def test_damaged_snapshot_without_commits_before_it_is_reported_by_name(place: Place) -> None:
     store = make(place)
     *_, newest = snapshot_names(place)

@@ -37,7 +37,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     WriteCommitRecord,
     WrittenPartition,
 )
-from pyspark_kafkalog.metadata.root_format import is_native_root, metadata_dir
+from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION, is_native_root, metadata_dir
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.admin import delete_topic
 from pyspark_kafkalog.root.bootstrap import create_root
@@ -111,7 +111,7 @@ def test_creation_killed_at_any_call_is_finished_by_next_one(tmp_path: Path) -> 
                 with pytest.raises(LogDirError, match="not finished"):
                     LocalMetadataStore.open(root)
             image = create_root(root).image
-        assert image.format_version == 1
+        assert image.format_version == FORMAT_VERSION
     raise AssertionError("creation never came through")
 
 
@@ -169,6 +169,7 @@ def test_build_without_records_publishes_nothing(store: MetadataStore) -> None:
     assert outcome.image is before
 
 
+@pytest.mark.usefixtures("one_commit_a_file")
 def test_damaged_commit_is_reported_on_refresh_by_name(place: Place, store: MetadataStore) -> None:
     add_topic(place.open())
     name = f"{store.image.next_offset:020d}.log"

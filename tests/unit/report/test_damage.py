@@ -175,6 +175,7 @@ def test_lost_object_is_found_without_reading_any() -> None:
     forget(stored)
 
 
+@pytest.mark.usefixtures("one_commit_a_file")
 def test_root_that_cannot_be_opened_has_a_page_of_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sound_root(tmp_path / "root")
     commit = sorted((tmp_path / "root" / "__cluster_metadata-0").glob("*.log"))[2]

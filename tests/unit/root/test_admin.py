@@ -121,6 +121,7 @@ def test_waits_for_the_disk_do_not_grow_with_the_partitions(tmp_path: Path) -> N
     assert waits[150] == waits[1]
 
 
+@pytest.mark.usefixtures("one_commit_a_file")
 def test_first_write_makes_the_directory_of_its_partition_durable(tmp_path: Path) -> None:
     disk = Syncs()
     log_dir = create_log_dir(tmp_path / "root", fs=disk)

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from builders.metadata_roots import as_first_format
 from builders.root_places import memory_root
 from builders.tiered_roots import TOPIC, append_rounds, file_root, tiered_root
 from repository import FIXTURES
@@ -16,9 +17,16 @@ from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.extents import new_segment_id
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject, SegmentObjectsRecord
-from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, FORMAT_VERSION, metadata_dir, write_marker
+from pyspark_kafkalog.metadata.root_format import (
+    FIRST_FORMAT_VERSION,
+    FORMAT_MARKER,
+    FORMAT_VERSION,
+    metadata_dir,
+    write_marker,
+)
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectNotFoundError, StoreNotFoundError
 from pyspark_kafkalog.root.admin import ConfigChange
+from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.filesystem import LOCAL
@@ -244,10 +252,13 @@ def test_place_that_the_machine_does_not_permit_is_refused_before_the_format_ver
 
 
 def test_validated_change_leaves_the_marker_file_of_a_killed_upgrade(tmp_path: Path) -> None:
-    log_dir = tiered_root(tmp_path / "log", tmp_path / "store")
+    create_root(tmp_path / "log")
+    as_first_format(tmp_path / "log")
+    log_dir = LogDir.open(tmp_path / "log")
+    log_dir.alter_broker_configs(add={"rsm.config.location": str(tmp_path / "store")})
     directory = metadata_dir(tmp_path / "log")
     marker = (directory / FORMAT_MARKER).read_bytes()
-    write_marker(directory, LOCAL)
+    write_marker(directory, LOCAL, FIRST_FORMAT_VERSION)
     killed = (directory / FORMAT_MARKER).read_bytes()
     native = LogDir.open(log_dir.path).root.native()
     change = ConfigChange({"num.partitions": "3"}, ())

@@ -118,7 +118,7 @@ def test_deleted_topic_keeps_its_name(tool: Command) -> None:
 
 
 @pytest.mark.file_roots
-def test_removed_commits_do_not_stop_listing(tool: Command) -> None:
+def test_removed_commits_do_not_stop_listing(one_commit_a_file: None, tool: Command) -> None:
     offsets = sorted((tool.root / "__cluster_metadata-0").glob("*.log"))
     log_dir = LogDir.open(tool.root)
     for path in offsets[:4]:

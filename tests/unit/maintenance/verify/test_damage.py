@@ -18,7 +18,8 @@ from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.maintenance.verify.findings import Finding
 from pyspark_kafkalog.maintenance.verify.root import check_metadata
-from pyspark_kafkalog.record.header import crc32c
+from pyspark_kafkalog.metadata.local.log import LocalCommitLog
+from pyspark_kafkalog.record.header import CRC_AT, crc32c
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import write_offset_checkpoint
 from pyspark_kafkalog.storage.artefacts.marker_files import write_topic_id
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry, read_snapshot, write_snapshot
@@ -183,25 +184,47 @@ def test_batches_after_damage_are_checked(root: Path) -> None:
     assert whats == ["batch-header", "batch-crc"]
 
 
-def test_missing_commit_is_reported(root: Path) -> None:
-    commits = sorted((root / METADATA).glob("*.log"))
+@pytest.fixture
+def several(tmp_path: Path, one_commit_a_file: None) -> Path:
+    """A root with several files of commits."""
+    log_dir = LogDir.create(tmp_path / "several")
+    for topic in "abcde":
+        log_dir.create_topic(topic, 1)
+    return tmp_path / "several"
+
+
+def test_missing_commit_is_reported(several: Path) -> None:
+    commits = sorted((several / METADATA).glob("*.log"))
     commits[3].unlink()
-    assert "commit-missing" in [finding.what for finding in check_metadata(root)]
+    assert "commit-missing" in [finding.what for finding in check_metadata(several)]
 
 
-def test_missing_last_commit_is_reported(root: Path) -> None:
-    sorted((root / METADATA).glob("*.log"))[-1].unlink()
-    [found] = check_metadata(root)
+def test_missing_last_commit_is_reported(several: Path) -> None:
+    sorted((several / METADATA).glob("*.log"))[-1].unlink()
+    [found] = check_metadata(several)
     assert (found.what, Path(found.file).suffix) == ("commit-missing", ".log")
 
 
-def test_damaged_commit_is_reported_with_its_file(root: Path) -> None:
-    path = sorted((root / METADATA).glob("*.log"))[3]
+def test_damaged_commit_is_reported_with_its_file(several: Path) -> None:
+    path = sorted((several / METADATA).glob("*.log"))[3]
     flip(path, 70)
-    found = check_metadata(root)
+    found = check_metadata(several)
     assert ("commit", str(path)) in {(finding.what, finding.file) for finding in found}
     forget_images()
     with pytest.raises(KafkalogError):
+        LogDir.open(several)
+
+
+def test_damaged_commit_is_reported_with_its_place_in_the_file(root: Path) -> None:
+    path = min((root / METADATA).glob("*.log"))
+    place = [*LocalCommitLog(root / METADATA).read_file(0)][3].place
+    assert place is not None
+    flip(path, place.position + 70)
+    [found, *_] = check_metadata(root)
+    crc_at = place.position + CRC_AT
+    assert (found.what, found.file, found.position) == ("commit", str(path), crc_at)
+    forget_images()
+    with pytest.raises(KafkalogError, match=f"{path.name} at byte {crc_at}"):
         LogDir.open(root)
 
 

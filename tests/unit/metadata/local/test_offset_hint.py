@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_kafkalog.metadata.local.log import OffsetHint
+from pyspark_kafkalog.metadata.root_format import OffsetHint
 from pyspark_kafkalog.storage.filesystem import LOCAL
 
 

@@ -21,6 +21,8 @@ from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.storage.filesystem import LOCAL
 
+pytestmark = pytest.mark.usefixtures("one_commit_a_file")
+
 
 @pytest.fixture
 def disk() -> CountingDisk:
