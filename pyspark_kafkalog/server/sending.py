@@ -36,7 +36,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.messages.schema import Piece
 from pyspark_kafkalog.storage.below_root import open_file
-from pyspark_kafkalog.storage.filesystem import described
+from pyspark_kafkalog.storage.filesystem import described, is_in_memory
 
 #: What one call of sendfile, or one look at the page cache, is about.
 CHUNK_BYTES: Final = 1 << 20
@@ -242,7 +242,7 @@ def is_cached(fd: int, position: int) -> bool:
         return False
     except OSError as error:
         if error.errno in _NOT_SUPPORTED:
-            return False
+            return is_in_memory(fd)
         raise described(error, fd) from None
     return True
 

@@ -541,6 +541,23 @@ def share_of_descriptors(share: int, most: int) -> int:
     return max(min(soft // share, left // 6, most), 1)
 
 
+def is_in_memory(fd: int) -> bool:
+    """Whether the file is one of a file system without a disk (tmpfs), which cannot tell what is in the page cache."""
+    return _is_without_disk(os.fstat(fd).st_dev)
+
+
+@functools.lru_cache(maxsize=64)
+def _is_without_disk(device: int) -> bool:
+    """Whether a mount of this process with the device is a tmpfs; False if that cannot be known."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+        for line in mounts:
+            fields, _, of = line.partition(" - ")
+            if fields.split(" ")[2] == number:
+                return of.startswith("tmpfs ")
+    return False
+
+
 def time_ms() -> int:
     """Wall clock time in ms since 1970."""
     return time.time_ns() // NS_PER_MS

@@ -34,6 +34,7 @@ Source of the rules: LogSegment.read, FileRecords.searchForOffsetFromPosition.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import struct
@@ -70,7 +71,7 @@ from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.server.sending import FileSlice, OpenFile
 from pyspark_kafkalog.storage.artefacts.index_file import MAX_INDEX_BYTES, OffsetIndex
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn
-from pyspark_kafkalog.storage.filesystem import pread, share_of_descriptors
+from pyspark_kafkalog.storage.filesystem import is_in_memory, pread, share_of_descriptors
 from pyspark_kafkalog.storage.log.extent_search import open_at, search_from, whole_batches
 from pyspark_kafkalog.storage.log.isolation import CommittedBatches
 from pyspark_kafkalog.storage.log.reader import LogReader
@@ -268,7 +269,9 @@ def read_cached(fd: int, size_bytes: int, position: int) -> memoryview:
     try:
         count = os.preadv(fd, [buffer], position, os.RWF_NOWAIT)
     except OSError as error:
-        raise BlockingIOError(error.errno, "cannot be read without waiting") from None
+        if error.errno != errno.EOPNOTSUPP or not is_in_memory(fd):
+            raise BlockingIOError(error.errno, "cannot be read without waiting") from None
+        count = os.preadv(fd, [buffer], position)
     if count < size_bytes and position + count < os.fstat(fd).st_size:
         raise BlockingIOError("only a part is in the page cache")
     return buffer[:count]

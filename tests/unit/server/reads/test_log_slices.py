@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.tier import tier_segments
 from pyspark_kafkalog.record.scan import scan_batches, verify_crcs
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
+from pyspark_kafkalog.server import sending
 from pyspark_kafkalog.server.reads import log_slices
 from pyspark_kafkalog.server.reads.log_slices import LogSlices, OpenSegments, RecentlyUsed, Slice, SliceLimits
 from pyspark_kafkalog.server.sending import FileSlice
@@ -349,3 +351,12 @@ def test_read_of_the_page_cache_gives_the_bytes_or_says_that_it_would_wait(tmp_p
             assert log_slices.read_waiting(file.fileno(), size, position) == expected
             with contextlib.suppress(BlockingIOError):  # a file system that cannot tell
                 assert log_slices.read_cached(file.fileno(), size, position) == expected
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no tmpfs")
+def test_file_in_memory_is_read_without_waiting() -> None:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        file.write(b"x" * 9000)
+        file.flush()
+        assert log_slices.read_cached(file.fileno(), 5000, 5000) == b"x" * 4000
+        assert sending.is_cached(file.fileno(), 0)
