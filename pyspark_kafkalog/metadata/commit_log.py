@@ -228,8 +228,7 @@ def whole_commit(data: bytes, at: int, offset: int, file: str, position: int) ->
         raise CorruptRecordError(file=file, position=position, expected=f"offsets from {offset} on", found=found)
     if header.size_bytes <= left:
         return header
-    is_damaged = header.size_bytes > MAX_COMMIT_BYTES or crc32c(data[at + ATTRIBUTES_AT :]) == header.crc
-    if position and not is_damaged:
+    if position and header.size_bytes <= MAX_COMMIT_BYTES and not _has_wrong_length(data, at, header):
         return None
     raise CorruptRecordError(
         file=file,
@@ -237,6 +236,20 @@ def whole_commit(data: bytes, at: int, offset: int, file: str, position: int) ->
         expected=f"a batch of at most {left} bytes, which the file has",
         found=f"a batch of {header.size_bytes} bytes",
     )
+
+
+def _has_wrong_length(data: bytes, at: int, header: BatchHeader) -> bool:
+    """Whether the batch at `data[at:]`, by its header longer than the rest, is there whole.
+
+    Other commits follow it then, or its CRC is that of the rest.
+    """
+    if crc32c(data[at + ATTRIBUTES_AT :]) == header.crc:
+        return True
+    begun = header.next_offset.to_bytes(8, "big")
+    following = data.find(begun, at + RECORD_BATCH_OVERHEAD_BYTES)
+    while following >= 0 and not has_valid_crc(data, following):
+        following = data.find(begun, following + 1)
+    return following >= 0
 
 
 def has_valid_crc(data: bytes, at: int) -> bool:

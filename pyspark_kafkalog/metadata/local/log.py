@@ -62,6 +62,7 @@ from pyspark_kafkalog.errors import (
     CommitStateUnknownError,
     CorruptRecordError,
     KafkalogError,
+    UnsupportedFormatError,
 )
 from pyspark_kafkalog.metadata.commit_log import (
     MAX_COMMIT_BYTES,
@@ -360,7 +361,7 @@ class LocalCommitLog(CommitLog):
                 yield commit
                 at += header.size_bytes
                 offset = commit.next_offset
-        except CorruptRecordError:
+        except (CorruptRecordError, UnsupportedFormatError):
             if not place.position + at or has_valid_crc(data, at) or not self._may_be_unwritten(offset):
                 raise
 

@@ -21,7 +21,12 @@ from builders.metadata_roots import (
 )
 from fakes.clock import Clock
 
-from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, CorruptRecordError
+from pyspark_kafkalog.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    CorruptRecordError,
+    UnsupportedFormatError,
+)
 from pyspark_kafkalog.metadata.commit_log import Commit, CommitPlace, encode_commit
 from pyspark_kafkalog.metadata.local import log as log_module
 from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
@@ -147,23 +152,26 @@ def test_part_of_a_commit_is_no_commit_and_is_cut_off_by_the_next_writer(log: Lo
         log.path(fourth.base_offset).unlink()
 
 
-def test_flipped_byte_of_the_last_commit_is_reported_with_its_place(log: LocalCommitLog) -> None:
-    last = publish(log, 2)[-1]
-    place = last.place
-    assert place is not None
+@pytest.mark.parametrize("number", [1, 2])
+def test_flipped_byte_is_reported_with_the_file(log: LocalCommitLog, number: int) -> None:
+    """In the last commit and in one before it, whatever the head says."""
+    commits = publish(log, 3)
+    damaged = commits[number]
+    assert damaged.place is not None
     path = log.path(0)
     good = path.read_bytes()
-    for at in range(place.position, len(good)):
-        if 12 <= at - place.position < 16:
+    for at in range(damaged.place.position, damaged.place.position + damaged.size_bytes):
+        if 12 <= at - damaged.place.position < 16:
             continue  # the leader epoch is outside the CRC and means nothing here
-        for bit in (0x01, 0x10, 0x80):
+        for bit in range(8):
             bad = bytearray(good)
-            bad[at] ^= bit
+            bad[at] ^= 1 << bit
             path.write_bytes(bad)
-            with pytest.raises(CorruptRecordError, match=rf"{path.name}"):
+            with pytest.raises((CorruptRecordError, UnsupportedFormatError), match=path.name):
                 list(LocalCommitLog(log.directory).read_from(0))
-            with pytest.raises((CorruptRecordError, CommitConflictError)):
-                log.publish(last.base_offset, [feature(1)], timestamp_ms=1, end=End(place, is_full=False))
+            end = End(damaged.place, is_full=False)
+            with pytest.raises((CorruptRecordError, UnsupportedFormatError, CommitConflictError)):
+                log.publish(damaged.base_offset, [feature(1)], timestamp_ms=1, end=end)
             assert path.read_bytes() == bad
 
 
