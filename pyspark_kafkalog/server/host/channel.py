@@ -44,16 +44,9 @@ from pyspark_kafkalog.units import MIB
 
 #: A unit of one batch: the number of its topic, its partition, where the batch begins in the memory, when it was
 #: checked, and its row in a table of batches, with offsets that count from 0.
-UNITS: Final = np.dtype(
-    [
-        ("topic", np.int32),
-        ("partition", np.int32),
-        ("position", np.int64),
-        ("checked_ms", np.int64),
-        ("batch", BATCH_DTYPE),
-    ]
-)
-UNIT_HEAD: Final = struct.Struct("=iiqq")
+_UNIT_FIELDS: Final = (("topic", "i"), ("partition", "i"), ("position", "q"), ("checked_ms", "q"))
+UNIT_HEAD: Final = struct.Struct("=" + "".join(code for _, code in _UNIT_FIELDS))
+UNITS: Final = np.dtype([*_UNIT_FIELDS, ("batch", BATCH_DTYPE)])
 #: Of a unit that was committed, or refused: how it ended, and the fields of its AppendedRange.
 RESULTS: Final = np.dtype(
     [
@@ -72,6 +65,8 @@ _TOPIC: Final = struct.Struct("=i")
 #: A worker has so much in flight at most, and no message is longer.
 MEMORY_BYTES: Final = 64 * MIB
 _MESSAGE_BYTES_MAX: Final = 64 * MIB
+#: Numbers of topics on one connection; a topic gets another one when it is created again, or configured.
+TOPICS_MAX: Final = 1 << 14
 RECEIVE_BYTES: Final = MIB
 
 

@@ -58,7 +58,7 @@ class EarlierFirstError(Exception):
     """A unit has to wait for the results of earlier ones.
 
     They fill the memory, or were checked for another configuration of its topic: the committer may leave them to the
-    worker, and commit the unit before them.
+    worker, and commit the unit before them. Or its topic needs a new connection, as this one has used all numbers.
     """
 
 
@@ -84,6 +84,10 @@ class Link:
         """Whether the last batch of the topic was checked for another configuration."""
         known = self._known.get((topic.name, topic.topic_id))
         return known is not None and known[0].config is not topic.config and known[0].config != topic.config
+
+    def has_number(self, topic: CheckedFor) -> bool:
+        """Whether the topic has a number, or can get one."""
+        return len(self._topics) < channel.TOPICS_MAX or topic in self._topics
 
     def topic_number(self, topic: CheckedFor) -> int:
         """The number of a topic; the committer gets it before the first batch."""
@@ -192,6 +196,8 @@ class HostCommitter(Committer):
                 try:
                     row = self._placed(link, unit)
                 except EarlierFirstError:
+                    if not self._sent:
+                        self._renew()
                     break
                 except Exception:  # the own committer decides, by the newest image
                     _LOG.debug("a batch is refused by its check", exc_info=True)
@@ -226,7 +232,7 @@ class HostCommitter(Committer):
         if append.prepared is not None and append.prepared.config != config:
             return None
         checked_for = CheckedFor(append.topic_partition.topic, append.topic_id, config)
-        if self._sent and link.has_other(checked_for):
+        if (self._sent and link.has_other(checked_for)) or not link.has_number(checked_for):
             raise EarlierFirstError
         placed = self._checked_in(link, append, config)
         if placed is None:
@@ -274,6 +280,12 @@ class HostCommitter(Committer):
         self._hand_over()
 
     # The connection
+
+    def _renew(self) -> None:
+        """Begin a new connection, with new numbers of topics."""
+        self._end_link()
+        self._connect()
+        self._loop.call_soon(self._hand_over)
 
     def _connect(self) -> None:
         if self._is_stopped:

@@ -71,8 +71,10 @@ class _Worker:
         for kind, content in self.messages.read(data):
             if kind is Kind.TOPIC:
                 number, topic = channel.read_topic(content)
-                if number != len(self.topics):
-                    raise ChannelError(f"expected topic {len(self.topics)}, found {number}")
+                if number != len(self.topics) or number >= channel.TOPICS_MAX:
+                    raise ChannelError(
+                        f"expected topic {len(self.topics)}, and at most {channel.TOPICS_MAX}, found {number}"
+                    )
                 self.topics.append(self.known_topics.setdefault(topic, topic))
             elif kind is Kind.UNITS:
                 yield channel.read_units(content, len(self.topics), len(self.memory))
@@ -273,6 +275,9 @@ class HostCommits:
             self._workers.discard(worker)
             self._selector.unregister(worker.socket)
             worker.socket.close()
+            used = {topic for each in self._workers for topic in each.topics}
+            for topic in self._known_topics.keys() - used:
+                del self._known_topics[topic]
 
     def _commit(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -75,6 +75,11 @@ class Host:
         """How many workers have connected so far."""
         return len(self._listener.accepted)
 
+    @property
+    def topics_count(self) -> int:
+        """How many topics, with their configurations, it knows of its workers."""
+        return len(self._process._known_topics)
+
     def commit_checked(self, batches: Sequence[CheckedBatches]) -> Sequence[CheckedResult]:
         """As the writer of the root."""
         self.begun += 1

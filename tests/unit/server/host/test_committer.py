@@ -123,6 +123,21 @@ async def test_duplicate_is_answered_with_the_offset_of_the_batch_in_the_log(
         assert len(values(one)) == 3
 
 
+async def test_worker_connects_again_for_more_topics_than_a_connection_has_numbers(
+    host: Host, path: Path, address: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "TOPICS_MAX", 2)
+    log_dir = LogDir.open(path)
+    for topic in "bcde":
+        log_dir.create_topic(topic, 1)
+    async with working(address, path) as (worker,):
+        for first in range(3):
+            units = [worker.committer.submit(unit(topic=topic)) for topic in "abcde"]
+            assert offsets(await asyncio.gather(*units)) == [first] * 5
+        assert (worker.by_host, worker.by_itself) == (15, 0)
+        await until(lambda: host.topics_count <= 2)
+
+
 def damaged() -> CommitUnit:
     data = bytearray(batch([b"damaged"]))
     data[-1] ^= 1
