@@ -17,7 +17,9 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum, auto
+from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
 
 from pyspark_kafkalog.config.broker import BROKER_CONFIGS
@@ -121,6 +123,9 @@ def snapshot_is_due(
     return 0 < config.max_snapshot_interval_ms <= now_ms - tail.since_ms
 
 
+_NO_TURN: Final = nullcontext()
+
+
 class _LoggingFailures:
     """Logs an error of the block, which ends there."""
 
@@ -202,6 +207,14 @@ class MetadataBackend(ABC):
     def load_newest(self) -> LoadedSnapshot:
         """The image of the newest whole snapshot. Raises OSError, or UnsupportedFormatError."""
         return self.snapshots.load_newest()
+
+    @abstractmethod
+    def join_host(self, directory: Path) -> None:
+        """Share with the other processes of this host, in `directory`, what spares them requests and lost races."""
+
+    def host_turn(self) -> AbstractContextManager[None]:
+        """Held by a writer from before its first look at the log until its commit is made."""
+        return _NO_TURN
 
     def pauses(self, lost: int, jitter: Callable[[], float]) -> Iterator[Pause]:
         """The pauses of a writer before the attempt that follows `lost` lost races.

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Final
 
 from pyspark_kafkalog.errors import (
@@ -128,6 +129,10 @@ class MetadataStore:
         cached = _CACHE.get(self._cache_key())
         self.is_from_cache = cached is not None  # so that it may be behind
         self._loaded = self._load() if cached is None else cached
+
+    def join_host(self, directory: Path) -> None:
+        """Share with the other processes of this host, in `directory`, what spares them requests and lost races."""
+        self._backend.join_host(directory)
 
     def remember(self) -> None:
         """Let this process open the root from the present image again."""
@@ -331,6 +336,10 @@ class MetadataStore:
         following id, CommitConflictError after `max_attempts` lost races, CommitStateUnknownError if publishing failed
         and it is unknown whether the commit was made, CorruptRecordError if a commit file was lost.
         """
+        with self._backend.host_turn():
+            return self._make(new, newest)
+
+    def _make(self, new: NewCommit, newest: MetadataImage | None) -> CommitOutcome:
         key = new.key
         commit_id, unsure_since = self._unknown_outcomes.get(key, (None, None))
         if commit_id is None:

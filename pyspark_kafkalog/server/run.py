@@ -391,7 +391,10 @@ def open_served_root(path: str | RootPath | StoreAddress, config: ServerConfig) 
     """
     if config.read_only:
         return open_root(path)
-    return open_or_create_root(path, fs=flushing_file_system(LOCAL, config.flush))
+    root = open_or_create_root(path, fs=flushing_file_system(LOCAL, config.flush))
+    if config.committer is not None:
+        root.native().store.join_host(config.committer.parent)
+    return root
 
 
 class RunningServer:

@@ -406,6 +406,9 @@ class LocalBackend(MetadataBackend):
     def state_of(self, loaded: LoadedImage) -> object:
         return self.log.state_of(loaded.tail.last_file)
 
+    def join_host(self, directory: Path) -> None:
+        """Shares nothing: reading commits is cheap, and the root has a lock."""
+
     def sees_end(self, loaded: LoadedImage) -> bool:
         return False  # a refresh costs less than a commit that loses the race
 

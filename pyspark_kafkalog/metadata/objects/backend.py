@@ -30,8 +30,10 @@ import logging
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -40,6 +42,7 @@ from pyspark_kafkalog.metadata.backend import LOGGING_FAILURES, Look, MetadataBa
 from pyspark_kafkalog.metadata.commit_log import LEADER_EPOCH, Commit, KnownSnapshot, LoadedImage, OldCommits
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
 from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, MetadataRecord
+from pyspark_kafkalog.metadata.objects.host import HostShare
 from pyspark_kafkalog.metadata.objects.log import (
     MARKER_KEY,
     META_PROPERTIES_BYTES_MAX,
@@ -178,9 +181,12 @@ class ObjectBackend(MetadataBackend):
 
     log: ObjectCommitLog
     snapshots: ObjectSnapshots
+    identity: RootIdentity
 
     def __init__(self, store: ObjectStore, identity: RootIdentity, start: CommitLogStart, *, waiting: Waiting) -> None:
         super().__init__(ObjectCommitLog(store, start, waiting=waiting), ObjectSnapshots(store, start))
+        self._waiting = waiting
+        self._host: HostShare | None = None
         self.location = store.url
         self.identity = identity
         self.opened = identity
@@ -243,6 +249,13 @@ class ObjectBackend(MetadataBackend):
 
     def sees_end(self, loaded: LoadedImage) -> bool:
         return self.log.sees_end(loaded.image.next_offset)
+
+    def join_host(self, directory: Path) -> None:
+        self._host = HostShare(directory, self.identity.directory_id or "", self._waiting)
+        self.log.join_host(self._host)
+
+    def host_turn(self) -> AbstractContextManager[None]:
+        return super().host_turn() if self._host is None else self._host.turn()
 
     def pauses(self, lost: int, jitter: Callable[[], float]) -> Iterator[Pause]:
         for pause in self.log.turns.pauses(lost, jitter):

@@ -14,9 +14,8 @@ The create of the next name decides, by the rule of object_store/retries.py: the
 derives the next name from the last commit: a check for new commits is one GET that finds nothing. A process further
 behind lists the later commits and reads, side by side, the few objects that hold them all; a listing that leaves some
 out only costs more requests. A reader that is slower than the writers would never come to the end: it ends at what a
-second listing shows. A writer does with less: it reads what one listing shows and creates the next name. If listings
-take much longer than other requests, as in a store that reads a whole folder for each, then a process reads more of the
-commits one after the other before it lists. Else a writer would be behind again after each listing, and never commit.
+second listing shows. A writer does with less: it reads what one listing shows and creates the next name. Where listings
+are slow, it reads one by one: it would be behind again after each. Processes of a host share commits (host.py).
 
 Objects are created or replaced as a whole, so a crash leaves no partial ones. A crash of a writer leaves its commit
 whole, or none, or a request on its way that still makes it; a later commit then finds the name taken, or takes it.
@@ -42,10 +41,9 @@ count nowhere. Both therefore look at the start after a long time, and only then
   says nothing.
 
 The end of the log is a name that was not found, or the end of a listing. A listing may leave out commits of the last
-minutes: these are kept for much longer than the times above.
+minutes: these are kept for much longer than the times above. The clocks of different machines are compared nowhere.
 
-Times are the longer of what the wall clock and the monotonic clock show, since the latter stands still in a suspended
-machine. The clocks of different machines are compared nowhere.
+Times are the longer of what the wall clock and the monotonic clock show, which stands still in a suspended machine.
 
 The object is replaced by plain puts. If it is lost or damaged, the listing of the commits tells the oldest, and the
 next clean-up writes it again. A put that lands late can bring back a lower offset. So readers also list the oldest
@@ -59,7 +57,7 @@ import functools
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -76,6 +74,7 @@ from pyspark_kafkalog.metadata.commit_log import (
     encode_commit,
 )
 from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, MetadataRecord
+from pyspark_kafkalog.metadata.objects.host import HostShare, SharedCommit
 from pyspark_kafkalog.metadata.objects.turns import WriterTurns
 from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, METADATA_DIR
 from pyspark_kafkalog.metadata.snapshots import SnapshotId
@@ -380,17 +379,6 @@ _BACKWARDS_AT_ONCE: Final = 100
 _READ_AT_ONCE: Final = 8
 
 
-def _all_of(reading: Generator[Commit, None, tuple[int, Moment]]) -> tuple[list[Commit], int, Moment]:
-    """All commits, and what the generator returns."""
-    commits = []
-    while True:
-        try:
-            commits.append(next(reading))
-        except StopIteration as stop:
-            end, at = stop.value
-            return commits, end, at
-
-
 def read_commit_object(store: ObjectStore, base_offset: int) -> CommitObject | None:
     """The object of the commit at `base_offset`, with one request; None if it does not exist.
 
@@ -414,17 +402,30 @@ class ObjectCommitLog(CommitLog):
         self.turns = WriterTurns(waiting.monotonic, waiting.new_writer())
         self._last_read: CommitObject | None = None
         self._end_offset = -1  # where the end of the log was found last, by reading or by a commit
+        self._host: HostShare | None = None
+        self._shared: SharedCommit | None = None
 
     def name_of(self, base_offset: int) -> str:
         return name_of(self._store, commit_key(base_offset))
 
     def read(self, base_offset: int) -> Commit | None:
-        """As CommitLog.read: one GET, or none if the object that was read last carries the commit."""
-        last = self._last_read
-        if last is not None and base_offset in last:
-            return last.commit(base_offset)
+        """As CommitLog.read: one GET, or none if an object that is at hand carries the commit."""
+        for known in self._read_known(base_offset):
+            return known
         found = self._read_object(base_offset)
         return None if found is None else found.commit(base_offset)
+
+    def join_host(self, host: HostShare) -> None:
+        """Share with the other processes of this host."""
+        self._host = host
+        self.turns.join_host(host.writer)
+
+    def _of_host(self, base_offset: int) -> CommitObject | None:
+        """The object of the newest commit of this host, if that is not below `base_offset`."""
+        shared = self._shared = None if self._host is None else self._host.newest()
+        if shared is None or shared.base_offset < base_offset:
+            return None
+        return CommitObject(shared.body, shared.base_offset, self.name_of(shared.base_offset))
 
     def _read_object(self, base_offset: int) -> CommitObject | None:
         began_s = self._waiting.monotonic()
@@ -435,21 +436,25 @@ class ObjectCommitLog(CommitLog):
         return found
 
     def read_from(self, offset: int, *, many: bool = False) -> Iterator[Commit]:
+        ended: list[tuple[int, Moment]] = []
         if self._start.is_due(offset):  # what is read may have been made by others at names that were removed
-            commits, end, at = _all_of(self._read_to_end(offset, many=many))
+            commits = list(self._read_to_end(offset, ended, many=many))
             self._check_kept(offset)
-            self._was_at_end(end, at)
+            self._was_at_end(*ended[0])
             yield from commits
             return
-        end, at = yield from self._read_to_end(offset, many=many)
+        yield from self._read_to_end(offset, ended, many=many)
         if self._start.is_due(offset):
             self._check_kept(offset)
-        self._was_at_end(end, at)
+        self._was_at_end(*ended[0])
 
-    def _read_to_end(self, offset: int, *, many: bool) -> Generator[Commit, None, tuple[int, Moment]]:
-        """The commits from `offset` on; returns where the log ended, and when."""
+    def _read_to_end(self, offset: int, ended: list[tuple[int, Moment]], *, many: bool) -> Iterator[Commit]:
+        """The commits from `offset` on; `ended` gets where the log ended, and when."""
         is_opening, listings = many, 0
         while True:
+            for commit in self._read_known(offset):
+                yield commit
+                offset = commit.next_offset
             at = self._start.now()
             one_by_one = self.turns.one_by_one
             commits = self._read_listed(offset) if many else self._read_next(offset, one_by_one)
@@ -462,11 +467,14 @@ class ObjectCommitLog(CommitLog):
                 read += 1
             listings += many
             if listings == _LISTINGS_MAX or (not many and read < one_by_one):
-                return offset, at
+                ended.append((offset, at))
+                return
             many = not many  # also after a listing: it may leave out the last ones
 
     def _note(self, commit: Commit, at: Moment) -> None:
         first = commit.records[0]
+        if (shared := self._shared) is not None and shared.base_offset == commit.base_offset:
+            self.turns.saw_of_host(shared)
         self.turns.saw(commit.base_offset, first.turn if isinstance(first, CommitRecord) else None, at.monotonic_s)
 
     def look(self, offset: int, look: Look) -> Iterator[Commit]:
@@ -477,7 +485,8 @@ class ObjectCommitLog(CommitLog):
         elif look is Look.KNOWN:
             commits = list(self._read_known(offset))
         elif look in (Look.FAR, Look.LISTED):
-            commits = list(self._read_far(offset, lists=look is Look.LISTED))
+            slowly = self._read_to_end(offset, [], many=look is Look.LISTED)
+            commits = list(slowly if self.turns.lists_slowly else self._read_listed(offset))
         else:
             commits = list(self._read_next(offset, 1))
         for each in commits:
@@ -490,20 +499,14 @@ class ObjectCommitLog(CommitLog):
             self._end_offset = offset
         self.turns.looked()
 
-    def _read_far(self, offset: int, *, lists: bool) -> Iterator[Commit]:
-        """The commits from the one at `offset` on that a listing shows.
-
-        If listings are slow, those to the end of the log: only if it `lists`, or for many commits, there is a listing.
-        """
-        return self._read_to_end(offset, many=lists) if self.turns.lists_slowly else self._read_listed(offset)
-
     def _read_known(self, offset: int) -> Iterator[Commit]:
-        """The commits in the object that was read last."""
-        last = self._last_read
-        while last is not None and offset in last:
-            commit = last.commit(offset)
-            yield commit
-            offset = commit.next_offset
+        """The commits in the object that was read last, and in that of the host's last commit."""
+        for last in (self._last_read, self._of_host(offset)):
+            while last is not None and offset in last:
+                commit = last.commit(offset)
+                self._note(commit, self._start.now())
+                yield commit
+                offset = commit.next_offset
 
     def put_claim(self) -> None:
         """Ask other writers for a turn, if it is time for that; remove the claims of those that did not come."""
@@ -663,6 +666,8 @@ class ObjectCommitLog(CommitLog):
         next_offset = base_offset + len(records)
         self._was_at_end(next_offset, now)
         self.turns.committed(base_offset, took_s)
+        if self._host is not None:
+            self._host.put(self.turns.shared(base_offset, body))
         return Commit(base_offset, next_offset, timestamp_ms, tuple(records), len(batch), carried_by_next(body))
 
     def _follows(self, last_file: str) -> bool:

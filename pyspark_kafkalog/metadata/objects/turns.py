@@ -34,6 +34,7 @@ from typing import Final, NamedTuple
 
 from pyspark_kafkalog.metadata.backend import Look, Pause
 from pyspark_kafkalog.metadata.messages.metadata_records import WriterTurn
+from pyspark_kafkalog.metadata.objects.host import SharedCommit
 from pyspark_kafkalog.values import dataclass
 
 #: The turns of all busy writers together last as long as so many requests of the fastest, within the limits of each.
@@ -118,6 +119,7 @@ class WriterTurns:
         self._claims: dict[str, _Other] = {}
         self._end = -1  # the offset of the newest commit seen,
         self._last: int | None = None  # and its writer
+        self._has_host = False  # other processes are the same writer
         self._is_seen = False  # a look at the log has followed the last commit of this writer
         self._met = self._expected = 0  # commits of others since this writer's last one, and before it
         self._has_looked = False  # before the last create
@@ -134,6 +136,11 @@ class WriterTurns:
         self._claim: str | None = None
         self._must_put = False
         self._stale: list[str] = []
+
+    def join_host(self, writer: int) -> None:
+        """Be one writer, called `writer`, with the other processes of this host."""
+        self._writer = writer
+        self._has_host = True
 
     # What is seen of others
 
@@ -159,14 +166,35 @@ class WriterTurns:
             if len(self._others) > _WRITERS_MAX:
                 del self._others[next(iter(self._others))]
 
+    def saw_of_host(self, commit: SharedCommit) -> None:
+        """Note a commit that another process of this host has made: its turn continues here."""
+        with self._lock:
+            if commit.base_offset <= self._end:
+                return
+            self._end = self._offset = commit.base_offset
+            self._last = self._writer
+            self._is_seen = False
+            self._met, self._expected = 0, self._met
+            self._row += 1
+            self._ended_s, self._had_turn = commit.made_s, commit.had_turn
+            self._is_known = commit.turn_ends_s > commit.made_s
+            self._turn_ends_s = commit.turn_ends_s if self._is_known else None
+
+    def shared(self, base_offset: int, body: bytes) -> SharedCommit:
+        """The last commit of this writer, whose object is `body`, for the other processes of this host."""
+        with self._lock:
+            ends_s = self._ended_s if self._turn_ends_s is None else self._turn_ends_s
+            return SharedCommit(base_offset, self._ended_s, ends_s, self._had_turn, body)
+
     def saw_claims(self, names: Iterable[str], at_s: float, took_s: float = 0.0) -> None:
         """Note the claims that a listing has shown, which took `took_s` seconds; `names` may hold others."""
         with self._lock:
             self._list_s = _mean_of(self._list_s, took_s)
             claims: dict[str, _Other] = {}
+            own = _claim_of(self._writer)
             for name in names:
                 match = _CLAIM.fullmatch(name)
-                if match is not None and name != self._claim and len(claims) < _WRITERS_MAX:
+                if match is not None and not name.startswith(own) and len(claims) < _WRITERS_MAX:
                     request_s = _request_s(int(match[2]))
                     claims[name] = self._claims.get(name) or _Other(-1, at_s, request_s, 0.0, is_busy=True)
             self._claims = claims
@@ -261,6 +289,9 @@ class WriterTurns:
 
         `jitter` gives numbers from 0 to 1, which keep losers from trying again in step.
         """
+        if self._has_host and not lost:
+            yield Pause(0.0, Look.KNOWN)
+            self._is_seen = False  # what the host knows is no look at the log
         began = self._monotonic()
         is_ignored = has_claimed = False
         must: Look | None = None  # at least such a look

@@ -198,14 +198,11 @@ def _own_command(*changes: str) -> list[str]:
 
 def commit_for_workers(options: argparse.Namespace) -> None:
     """Be the committer of the workers that connect to the socket of `options`, until a signal."""
+    config = ServerConfig(flush=options.flush, committer=options.commits_at)
     with listening_at(options.commits_at) as listener:
         commits = HostCommits(
             listener,
-            lambda: (
-                open_served_root(options.path, ServerConfig(flush=options.flush))
-                .native()
-                .committer(flush=options.flush)
-            ),
+            lambda: open_served_root(options.path, config).native().committer(flush=options.flush),
             monotonic_ms=monotonic_ms,
             interval_ms=options.commit_interval,
             is_orphaned=lambda: os.getppid() != options.supervisor,

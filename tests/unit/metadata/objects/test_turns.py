@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -205,7 +206,8 @@ def test_pauses_end_though_the_clock_stands_still() -> None:
 class Racer:
     """A process that commits from `begins_s` to `ends_s`, and between two commits rests about `rests_s` seconds.
 
-    `slowness` multiplies the time of its requests. `obeys`: it is of this version.
+    `slowness` multiplies the time of its requests. `obeys`: it is of this version. `host`: what it shares with others.
+    At `stops_s` it stands still for a long time while it makes a commit.
     """
 
     number: int
@@ -214,6 +216,8 @@ class Racer:
     ends_s: float = 1e9
     rests_s: float = 0.0
     obeys: bool = True
+    host: Path | None = None
+    stops_s: float = 1e9
     opened_s: float | None = None
     took_s: list[tuple[float, float]] = field(default_factory=list)  # of each commit, when it began and ended
     requests: Counter[str] = field(default_factory=Counter)
@@ -289,12 +293,17 @@ def race(
         store = ObjectMetadataStore.open(
             client, clock=lambda: round(1000 * threads.now_s) + skew_ms, rng=drawn, waiting=waiting
         )
+        if racer.host is not None:
+            store.join_host(racer.host)
+            store._backend.log.turns._writer = int(racer.host.name) + 1
         if not racer.obeys:
             like_an_earlier_version(store, racer)
         client.requests.clear()
         racer.requests, racer.opened_s = client.requests, threads.now_s
 
         def build(_image: MetadataImage) -> list[TransactionalIdRecord]:
+            if threads.now_s >= racer.stops_s:
+                threads.wait(until_s)
             return [TransactionalIdRecord(transactional_id=f"racer-{racer.number}", version=len(racer.took_s))]
 
         while threads.now_s < racer.ends_s:
@@ -356,6 +365,50 @@ def test_writer_with_slow_requests_is_not_kept_out(seed: int) -> None:
     assert longest_wait_s(racers, 20) <= 2.6
     assert requests_a_commit(racers) <= 2.5
     assert len(racers[3].took_s) >= 20
+
+
+def racers_of_hosts(folder: Path, hosts: int) -> list[Racer]:
+    """The busy committer of each host, and two workers, which have a commit of their own now and then."""
+    racers = []
+    for number in range(hosts):
+        host = folder / str(100 * number)
+        host.mkdir()
+        racers += [Racer(len(racers) + at, rests_s=rests_s, host=host) for at, rests_s in enumerate((0.0, 0.2, 0.3))]
+    return racers
+
+
+@pytest.mark.parametrize(
+    ("hosts", "most_requests", "least_commits_a_second", "longest_s", "usual_s"),
+    [(1, 1.1, 24, 1.0, 0.1), (2, 1.7, 20, 3.0, 0.6), (3, 1.9, 18, 3.5, 1.0)],
+)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.usefixtures("one_after_the_other")
+def test_processes_of_a_host_do_not_race_each_other(
+    hosts: int,
+    most_requests: float,
+    least_commits_a_second: float,
+    longest_s: float,
+    usual_s: float,
+    seed: int,
+    tmp_path: Path,
+) -> None:
+    racers = racers_of_hosts(tmp_path, hosts)
+    place = race(racers, seed, until_s=20)
+    assert requests_a_commit(racers) <= most_requests
+    assert len(commit_names(place)) >= 20 * least_commits_a_second
+    assert longest_wait_s(racers, 20) <= longest_s
+    for each in racers:
+        assert sum(end - begin for begin, end in each.took_s) / len(each.took_s) <= usual_s
+
+
+@pytest.mark.usefixtures("one_after_the_other")
+def test_process_that_stands_still_holds_up_its_host_for_some_seconds(tmp_path: Path) -> None:
+    racers = racers_of_hosts(tmp_path, 2)
+    racers[1].stops_s = 5
+    race(racers, 0, until_s=20)
+    others = [each for each in racers if each is not racers[1]]
+    assert longest_wait_s(others, 20) <= 6
+    assert min(len(each.took_s) for each in others) >= 10
 
 
 @pytest.mark.parametrize("slowness", [1, 4])
