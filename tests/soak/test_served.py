@@ -1,6 +1,6 @@
 """Kafka's clients at several servers over one log directory, all of them killed and paused at random: no anomaly.
 
-Three `kafkalog serve` serve one root, over files the first of them with two workers and a committer. A process of
+Three `kafkalog serve` serve one root, the first of them with two workers and a committer. A process of
 librdkafka's clients (served_clients.py), one of Kafka's Java clients (ServedClients.java) and one that works on the
 root itself (served_neighbours.py) note what they do and see. A seeded schedule kills, pauses (SIGSTOP), stops and
 restarts servers, kills single workers and their committer, resets and silences the network before servers, moves their
@@ -374,8 +374,7 @@ def make_cluster(
     class_path = java_classes(home)
 
     def server(at: int, port: int, relay: TcpRelay) -> Tended:
-        # Over a bucket every worker is one more writer, and two cores have enough to do with the store and the clients.
-        has_workers = not at and "://" not in root
+        has_workers = not at
         clock, trace = home / "control" / f"clock-{at}", home / "logs" / f"server-{at}.trace"
         command = [sys.executable, str(HERE / "served_server.py"), str(clock), str(trace), "serve", "--path", root]
         command += ["--flush", flush, "--listen", f"127.0.0.1:{port}"]
