@@ -369,7 +369,7 @@ def _scenarios() -> Iterable[Scenario]:
             _serve({places[0]: range(108, 120), places[2]: range(108, 140)}),
             _go_on(*places),
         ],
-        calls_min=60,
+        calls_min=52,
     )
     yield Scenario(
         "appends of a server, left to the kernel",
@@ -403,7 +403,7 @@ def _scenarios() -> Iterable[Scenario]:
             Step(lambda writer: writer.log_dir.alter_topic("a", add=FINE_INDEX, delete=["internal.segment.bytes"])),
             _go_on(_A0),
         ],
-        calls_min=10,
+        calls_min=8,
     )
     yield Scenario(
         "delete a topic",
