@@ -24,6 +24,7 @@ not need it.
 
 from __future__ import annotations
 
+import bisect
 import os
 import threading
 from abc import abstractmethod
@@ -264,7 +265,7 @@ class DataObjects(_Table):
     def find(self, object_id: int) -> DataObject | None:
         """The object with that id; None if no run refers to it any more."""
         ids = self.table["object_id"]
-        row = int(ids.searchsorted(object_id))
+        row = bisect.bisect_left(ids, object_id)  # searchsorted would copy the column
         return self._at(row) if row < len(ids) and ids[row] == object_id else None
 
     def only(self, object_ids: NDArray[np.int64]) -> DataObjects:

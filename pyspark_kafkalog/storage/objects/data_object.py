@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import IntEnum
 from functools import cache
@@ -155,9 +155,9 @@ def encode_table(batches: NDArray[np.void]) -> bytes:
 
 
 def parse_table(
-    data: Buffer, *, size_bytes: int, offsets_count: int, file: str, file_position: int
+    data: Buffer, *, size_bytes: int, offsets_count: int, file: Callable[[], str], file_position: int
 ) -> NDArray[np.void]:
-    """The table of a run of `size_bytes` and `offsets_count`, which is at byte `file_position` of `file`.
+    """The table of a run of `size_bytes` and `offsets_count`, which is at byte `file_position` of the object `file()`.
 
     Raises CorruptRecordError unless the batches take exactly these bytes and rise within these offsets.
     """
@@ -168,17 +168,17 @@ def parse_table(
     at = np.flatnonzero(sizes < RECORD_BATCH_OVERHEAD_BYTES)
     if len(at):
         raise _damage(
-            file,
+            file(),
             file_position + int(at[0]) * TABLE_ENTRY_BYTES,
             f"a batch of at least {RECORD_BATCH_OVERHEAD_BYTES} bytes",
             f"{sizes[at[0]]} bytes",
         )
     if sizes.sum() != size_bytes:
-        raise _damage(file, file_position, f"a table of batches of {size_bytes} bytes", f"{sizes.sum()} bytes")
+        raise _damage(file(), file_position, f"a table of batches of {size_bytes} bytes", f"{sizes.sum()} bytes")
     is_rising = bool((last_offsets[1:] > last_offsets[:-1]).all()) and last_offsets[0] >= 0
     if not is_rising or last_offsets[-1] >= offsets_count:
         raise _damage(
-            file,
+            file(),
             file_position,
             f"last offsets that rise from 0 to at most {offsets_count - 1}",
             f"{last_offsets[:4].tolist()} to {last_offsets[-1]}",

@@ -285,7 +285,7 @@ class RunSource:
             data,
             size_bytes=int(row["size_bytes"]),
             offsets_count=int(row["end_offset"]) - base_offset,
-            file=self._objects.name(int(row["object_id"])),
+            file=lambda: self._objects.name(int(row["object_id"])),  # a look-up, so only an error makes it
             file_position=file_position,
         )
         sizes = table["size_bytes"].astype(np.int64)
