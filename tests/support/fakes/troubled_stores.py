@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -215,7 +216,9 @@ def is_unknown(error: Exception) -> bool:
 def troubled(server: StoreServer, scratch: Path, patch: pytest.MonkeyPatch) -> Iterator[Trouble]:
     """A `Trouble` at the server; commands in this process reach it by the environment."""
     clock = VirtualClock()
-    patch.setattr(Waiting.__init__, "__defaults__", (clock.monotonic, clock.sleep, lambda: 0.5, 120.0))
+    patch.setattr(
+        Waiting.__init__, "__defaults__", (clock.monotonic, clock.sleep, lambda: 0.5, 120.0, lambda: os.getpid())
+    )
     with HttpRelay(server.endpoint) as relay:
         options = server.options(relay.endpoint)
         names = {

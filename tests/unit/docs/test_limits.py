@@ -50,7 +50,7 @@ class Limit(NamedTuple):
 LIMITS: Mapping[str, Limit] = {
     "modules of the package": Limit(414, 18),
     "lines of the package": Limit(124_955, 3500),
-    "lines of the tests": Limit(122_359, 3500),
+    "lines of the tests": Limit(122_380, 3500),
     "decisions by kind of root": Limit(7, 5),
     "names of two classes": Limit(0, 0),
     "imports in functions": Limit(81, 25),

@@ -9,15 +9,21 @@ import pytest
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import UnsupportedFormatError
-from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, metadata_dir
+from pyspark_kafkalog.metadata.root_format import (
+    FORMAT_MARKER,
+    NEWEST_FORMAT_VERSION,
+    OLDEST_FORMAT_VERSION,
+    metadata_dir,
+)
 from pyspark_kafkalog.spark.data_source import KafkalogDataSource
 from pyspark_kafkalog.spark.options.parse import parse_write_options
 from pyspark_kafkalog.spark.write.plan import TopicTarget, plan_batch
 from pyspark_kafkalog.spark.write.writers import TaskWriter
 from pyspark_kafkalog.storage.staged_file import StagingTask
 
+LATER = NEWEST_FORMAT_VERSION + 1
 REFUSED = (
-    "expected a format version from 1 to 2, found format version 3; "
+    f"expected a format version from {OLDEST_FORMAT_VERSION} to {NEWEST_FORMAT_VERSION}, found format version {LATER}; "
     "upgrade pyspark_kafkalog, on the driver and all executors"
 )
 
@@ -29,7 +35,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def upgrade(root: Path) -> None:
-    (metadata_dir(root) / FORMAT_MARKER).write_text("version=3\n")
+    (metadata_dir(root) / FORMAT_MARKER).write_text(f"version={LATER}\n")
 
 
 def test_reader_from_before_upgrade_is_refused_at_planning(root: Path) -> None:

@@ -152,6 +152,19 @@ def test_stream_task_planned_before_delete_records_returns_no_deleted_row(log_di
 
 
 @pytest.mark.file_roots
+def test_task_planned_before_commits_at_the_end_of_a_file_sees_log_start(log_dir: LogDir) -> None:
+    made = batch(log_dir, failOnDataLoss="false")
+    planned = made.partitions()
+    commits = planned[0].planned.commits  # type: ignore[attr-defined]
+    assert not commits.has_later_commit()
+    delete_records(log_dir.root, {TopicPartition("t", 0): START + 150})
+    assert not Path(commits.next).exists()
+    assert commits.has_later_commit()
+    assert rows_of(made, planned) == list(range(START + 150, COUNT))
+
+
+@pytest.mark.file_roots
+@pytest.mark.usefixtures("one_commit_a_file")
 def test_task_planned_before_commits_since_removed_sees_log_start(log_dir: LogDir) -> None:
     """The name of the next commit, by which a task sees that there is one, is removed by metadata retention."""
     made = batch(log_dir, failOnDataLoss="false")
