@@ -216,9 +216,7 @@ def is_unknown(error: Exception) -> bool:
 def troubled(server: StoreServer, scratch: Path, patch: pytest.MonkeyPatch) -> Iterator[Trouble]:
     """A `Trouble` at the server; commands in this process reach it by the environment."""
     clock = VirtualClock()
-    patch.setattr(
-        Waiting.__init__, "__defaults__", (clock.monotonic, clock.sleep, lambda: 0.5, 120.0, lambda: os.getpid())
-    )
+    patch.setattr(Waiting.__init__, "__defaults__", (clock.monotonic, clock.sleep, lambda: 0.5, 120.0, os.getpid))
     with HttpRelay(server.endpoint) as relay:
         options = server.options(relay.endpoint)
         names = {
