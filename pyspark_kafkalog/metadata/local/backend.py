@@ -347,10 +347,6 @@ def _is_in_snapshot(place: CommitPlace, loaded: LoadedImage) -> bool:
     return snapshot is not None and snapshot.end_offset > place.file_offset
 
 
-def _nothing() -> None:
-    """There is nothing to wait for before a commit can be read."""
-
-
 class LocalBackend(MetadataBackend):
     """The directory `root`."""
 
@@ -435,7 +431,7 @@ class LocalBackend(MetadataBackend):
             timestamp_ms=timestamp_ms,
             end=None if place is None else End(place, is_full=_is_in_snapshot(place, loaded)),
             frees_space=frees_space,
-            before_visible=before_visible or _nothing,
+            before_visible=before_visible,
         )
 
     def snapshot_follows(self, loaded: LoadedImage, *, next_bytes: int, now_ms: int) -> bool:

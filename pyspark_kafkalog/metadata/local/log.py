@@ -449,7 +449,7 @@ class LocalCommitLog(CommitLog):
         timestamp_ms: int,
         end: End | None = None,
         frees_space: bool = False,
-        before_visible: Callable[[], None] = _nothing,
+        before_visible: Callable[[], None] | None = None,
     ) -> Commit:
         """Publish `records` as the commit at `base_offset` with the time `timestamp_ms`, durably.
 
@@ -467,16 +467,17 @@ class LocalCommitLog(CommitLog):
         """
         data = encode_commit(base_offset, records, timestamp_ms)
         place = CommitPlace(base_offset, 0)
+        before = before_visible or _nothing
         try:
             if end is not None and not end.is_full and end.place.position + len(data) <= COMMIT_FILE_BYTES:
-                self._append(data, base_offset, end.place, before_visible)
+                self._append(data, base_offset, end.place, before)
                 place = end.place
             else:
-                self._create(data, base_offset, end, before_visible)
+                self._create(data, base_offset, end, before)
         except OSError as error:
             if not frees_space or not is_out_of_space(error):
                 raise
-            self._create_of_reserve(data, base_offset, end, before_visible, error)
+            self._create_of_reserve(data, base_offset, end, before, error)
         commit = Commit(base_offset, base_offset + len(records), timestamp_ms, tuple(records), len(data), place=place)
         self._note_head(commit.next_offset)
         return commit
