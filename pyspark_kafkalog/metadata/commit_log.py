@@ -17,7 +17,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import field
-from functools import lru_cache
 from typing import Final, Protocol
 
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError, KafkalogError
@@ -34,7 +33,7 @@ from pyspark_kafkalog.record.header import (
     crc32c,
     parse_header,
 )
-from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_varint, seal
+from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_pairs
 from pyspark_kafkalog.values import dataclass, quick_dataclass
 
 #: A larger commit is treated as damaged, to bound reads. It has room for the states of 100,000 partitions.
@@ -43,13 +42,6 @@ MAX_COMMIT_BYTES: Final = 16 << 20
 #: The commit log has only one leader epoch: there are no elections.
 LEADER_EPOCH: Final = 0
 _INLINE_SHARE: Final = 16
-
-_varint: Final = lru_cache(maxsize=1024)(encode_varint)
-#: The parts of a record that are the same for all records of commits: attributes and the difference in time, the length
-#: of no key, and the number of headers. `encode_batch` would look at each record several times.
-_RECORD_HEAD: Final = bytes(2)
-_NULL_KEY: Final = encode_varint(-1)
-_NO_HEADERS: Final = encode_varint(0)
 
 
 @quick_dataclass(frozen=True, slots=True)
@@ -75,6 +67,11 @@ class Commit:
     size_bytes: int
     carried_by_next: bytes = field(default=b"", repr=False, compare=False)
     place: CommitPlace | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def position(self) -> int:
+        """The byte at which it begins in its file or object."""
+        return 0 if self.place is None else self.place.position
 
     @property
     def listed_offset(self) -> int:
@@ -168,24 +165,8 @@ def encode_commit(base_offset: int, records: Sequence[MetadataRecord], timestamp
     """The batch of a commit. Raises InvalidRecordError for no records, or records that cannot be encoded."""
     if not records:
         raise InvalidRecordError("a commit needs at least one record, found none")
-    body = bytearray()
-    for delta, each in enumerate(records):
-        value = encode_record(each)
-        head = _RECORD_HEAD + _varint(delta) + _NULL_KEY + _varint(len(value))
-        body += _varint(len(head) + len(value) + len(_NO_HEADERS))
-        body += head
-        body += value
-        body += _NO_HEADERS
-    header = BatchHeader(
-        base_offset=base_offset,
-        size_bytes=RECORD_BATCH_OVERHEAD_BYTES + len(body),
-        leader_epoch=LEADER_EPOCH,
-        last_offset_delta=len(records) - 1,
-        base_timestamp_ms=timestamp_ms,
-        max_timestamp_ms=timestamp_ms,
-        records_count=len(records),
-    )
-    data = seal(header, body)
+    pairs = [(None, encode_record(each)) for each in records]
+    data = encode_pairs(pairs, base_offset=base_offset, timestamp_ms=timestamp_ms, leader_epoch=LEADER_EPOCH)
     if len(data) > MAX_COMMIT_BYTES:
         raise InvalidRecordError(f"the commit takes {len(data)} bytes, at most {MAX_COMMIT_BYTES} are allowed")
     return data

@@ -311,7 +311,7 @@ class MetadataStore:
         except InvalidRecordError as error:
             raise CorruptRecordError(
                 file=file,
-                position=0 if commit.place is None else commit.place.position,
+                position=commit.position,
                 expected="a commit that fits the ones before it",
                 found=str(error),
             ) from error

@@ -476,6 +476,7 @@ def encode_pairs(
     base_offset: int,
     timestamp_ms: int,
     compression: CompressionType = CompressionType.NONE,
+    leader_epoch: int = -1,
 ) -> bytes:
     """As `encode_batch`, of records that have a key, a value and the same time alone, without an object for each."""
     if not pairs or base_offset < 0 or timestamp_ms < NO_TIMESTAMP:
@@ -490,6 +491,7 @@ def encode_pairs(
     header = BatchHeader(
         base_offset=base_offset,
         size_bytes=RECORD_BATCH_OVERHEAD_BYTES + len(records),
+        leader_epoch=leader_epoch,
         attributes=compression,
         last_offset_delta=len(pairs) - 1,
         base_timestamp_ms=timestamp_ms,

@@ -106,6 +106,15 @@ def status_of(path: str | Path) -> os.stat_result:
     return status
 
 
+def is_there(path: str | Path) -> bool:
+    """Whether there is a file, as `status_of`."""
+    try:
+        status_of(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _opened(path: str | Path, flags: int, mode: int) -> int:
     directory, name = split(path)
     directory_fd = open_names(directory)

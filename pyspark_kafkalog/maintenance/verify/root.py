@@ -241,7 +241,7 @@ class _CommitLogCheck:
                 Severity.ERROR,
                 "commit-invariant",
                 self.log.file_of(commit),
-                position=0 if commit.place is None else commit.place.position,
+                position=commit.position,
                 offset=commit.base_offset,
                 expected="a commit that is consistent with those before it",
                 found=str(error),

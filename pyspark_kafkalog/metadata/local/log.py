@@ -82,7 +82,7 @@ from pyspark_kafkalog.metadata.root_lock import acquire_flock
 from pyspark_kafkalog.record.header import (
     parse_header,
 )
-from pyspark_kafkalog.storage.below_root import open_file, scan
+from pyspark_kafkalog.storage.below_root import is_there, scan, status_of
 from pyspark_kafkalog.storage.filesystem import (
     LOCAL,
     UNFLUSHED_MARKER,
@@ -319,19 +319,12 @@ class LocalCommitLog(CommitLog):
                 yield from self._read_on(place, offset, is_in_file=False)
 
     def _has_grown(self, place: CommitPlace) -> bool:
-        """Whether the file has bytes from `place` on, or is too short; False if there is no such file.
-
-        Opens the file, because a network file system may answer a stat from memory.
-        """
+        """Whether the file has bytes from `place` on, or is too short; False if there is no such file."""
         path = self.path(place.file_offset)
         try:
-            fd = open_file(path)
+            found = status_of(path)
         except FileNotFoundError:
             return False
-        try:
-            found = os.fstat(fd)
-        finally:
-            os.close(fd)
         self._seen = str(path), state_of_status(found)
         return found.st_size != place.position
 
@@ -583,7 +576,7 @@ class LocalCommitLog(CommitLog):
             if next(self._commits_in(data, base_offset, place, str(path)), None) is not None:
                 raise _taken(base_offset)
             self._fs.truncate(fd, place.position)  # what a kill or a power failure has left of a commit
-        if not found.st_nlink or _exists(self.path(base_offset)):
+        if not found.st_nlink or is_there(self.path(base_offset)):
             raise _taken(base_offset)
 
     def _put(self, written: Path, path: Path) -> None:
@@ -663,15 +656,6 @@ def _taken(base_offset: int) -> CommitConflictError:
 
 def _unknown(path: Path, error: OSError) -> CommitStateUnknownError:
     return CommitStateUnknownError(f"publishing {path} failed, so it is unknown whether the commit exists: {error}")
-
-
-def _exists(path: Path) -> bool:
-    """Opens the file, as `_has_grown`."""
-    try:
-        os.close(open_file(path))
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _check_size(path: Path, size_bytes: int, position: int) -> None:

@@ -39,7 +39,7 @@ from pyspark_kafkalog.metadata.store import CommitOutcome, MetadataStore, NewCom
 from pyspark_kafkalog.root.admin import EffectiveConfigs, broker_config
 from pyspark_kafkalog.root.directories import ensure_partition_directory
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import EpochEntry
-from pyspark_kafkalog.storage.below_root import KeptDirectories, open_file
+from pyspark_kafkalog.storage.below_root import KeptDirectories, is_there
 from pyspark_kafkalog.storage.filesystem import FileSystem, FlushMode, beside, in_parallel, share_of_descriptors
 from pyspark_kafkalog.storage.log.loader import LeftLog, leave
 from pyspark_kafkalog.storage.log.log_state import LogState
@@ -296,16 +296,7 @@ def _is_in_place(log: UnifiedLog) -> bool:
     if not active.is_in_place():
         return False
     following = f"{log.directory}/{offset_file_name(end_offset, LOG_SUFFIX)}"
-    return end_offset == active.base_offset or not _exists(following)
-
-
-def _exists(path: str) -> bool:
-    """Opens the file, because a network file system may answer a stat from memory."""
-    try:
-        os.close(open_file(path))
-    except FileNotFoundError:
-        return False
-    return True
+    return end_offset == active.base_offset or not is_there(following)
 
 
 def _epochs_file(log: UnifiedLog) -> _FileState:

@@ -43,7 +43,6 @@ CALLS = [
     "stat __cluster_metadata-0",
     "open <last commit>",
     "fstat <last commit>",
-    "fstat <last commit>",
     "close <last commit>",
     "open <next commit>",
     "stat kafkalog-head",
