@@ -115,9 +115,11 @@ _CHECK_BYTES_MAX: Final = 32 * MIB
 _CHECKS_TOGETHER: Final = 2
 
 
-def is_costly(batch: memoryview, header: BatchHeader) -> bool:
-    """Whether the content of a batch takes too long to check inside of a commit. Takes some microseconds."""
-    codec = header.compression_bits
+def is_costly(batch: memoryview, codec: int) -> bool:
+    """Whether the content of a batch with the codec bits `codec` takes too long to check inside of a commit.
+
+    Takes some microseconds. `batch` is as long as a header at least.
+    """
     if codec == CompressionType.NONE:
         return False
     if codec == CompressionType.GZIP:
@@ -176,11 +178,10 @@ class Slots:
         self._free += 1
 
 
-def needs_check(context: ServerContext, topic: str, batch: memoryview, header: BatchHeader) -> bool:
-    """Whether a batch is costly, or is too large to be compressed again inside of a commit."""
-    if is_costly(batch, header):
+def needs_check(context: ServerContext, topic: str, batch: memoryview, codec: int) -> bool:
+    """Whether a batch is costly, or is too large to be compressed again inside of a commit. As of `is_costly`."""
+    if is_costly(batch, codec):
         return True
-    codec = header.compression_bits
     if codec == CompressionType.NONE or codec not in CODECS or len(batch) <= _REWRITTEN_BYTES_MAX:
         return False
     config = _topic_config(context, topic)
@@ -382,7 +383,7 @@ class Produces:
         if header.compression_bits == CompressionType.ZSTD and request.api_version < _ZSTD_FROM:
             return _Batch(topic, data.index, answer=_refusal(data.index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
         append = LeaderAppend(topic_partition=TopicPartition(topic, data.index), data=view, topic_id=topic_id)
-        is_costly = needs_check(context, topic, view, header)
+        is_costly = needs_check(context, topic, view, header.compression_bits)
         return _Batch(topic, data.index, append, header, is_costly)
 
     async def _check(self, context: ServerContext, session: Session, batch: _Batch, append: LeaderAppend) -> None:

@@ -1,19 +1,26 @@
-"""The answers of a server to frames that are sent together, and what it has counted of them."""
+"""The answers of servers to frames that are sent together, what they counted, and what they handled straight."""
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
+import pytest
 from fakes.hostile_clients import connected, sized
+from kafka_processes.served import serve
+from tiers import examples
 
 from pyspark_kafkalog.protocol.api import APIS, ApiKey, encode_request, joined
 from pyspark_kafkalog.protocol.messages.cluster import ApiVersionsRequest
+from pyspark_kafkalog.server import run
+from pyspark_kafkalog.server.connections.dispatch import Dispatcher
 from pyspark_kafkalog.server.metrics import ServerMetrics
 
 TIMES = re.compile(rb"out of \[[^]]*\]")  # the clock is in the message of a refusal
+Counts: TypeAlias = dict[tuple[str, tuple[tuple[str, str], ...]], float]  # by name and labels
 LAST = 1 << 30  # the correlation id of a request whose answer is the last one
 
 
@@ -41,7 +48,7 @@ def _read(stream: Any, size: int) -> bytes:
     return data
 
 
-def counts(metrics: ServerMetrics, api: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def counts(metrics: ServerMetrics, api: str) -> Counts:
     """What was counted of an API and of topics, without times and commits, which depend on when requests arrive."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -50,3 +57,42 @@ def counts(metrics: ServerMetrics, api: str) -> dict[tuple[str, tuple[tuple[str,
         if (api.lower() in sample.name.lower() or "topic" in sample.labels or sample.labels.get("request") == api)
         and not any(each in sample.name for each in ("time", "_sum", "_bucket", "created", "commit"))
     }
+
+
+def note_straight(monkeypatch: pytest.MonkeyPatch, root: Path, api_key: ApiKey) -> list[bool]:
+    """Whether each request of an API to the server of `root` was handled straight; none of another root is."""
+    found: list[bool] = []
+    real = Dispatcher.straight
+
+    def noted(self: Dispatcher, frame: bytearray, *arguments: Any) -> Any:
+        if self._roles.current.context.root.path != root:
+            return None
+        exchange = real(self, frame, *arguments)
+        if frame[:2] == struct.pack(">h", api_key):
+            found.append(exchange is not None)
+        return exchange
+
+    monkeypatch.setattr(Dispatcher, "straight", noted)
+    return found
+
+
+def check_alike(
+    monkeypatch: pytest.MonkeyPatch, roots: Sequence[Path], draw: Callable[[], Sequence[bytes]], api: str
+) -> Counts:
+    """Send drawn frames to servers of two roots, whose answers and counts of the API, returned, are the same."""
+    metrics: list[ServerMetrics] = []
+
+    def made() -> ServerMetrics:
+        metrics.append(ServerMetrics())
+        return metrics[-1]
+
+    monkeypatch.setattr(run, "ServerMetrics", made)
+    with serve(roots[0]) as first, serve(roots[1]) as second:
+        ports = [int(each.rpartition(":")[2]) for each in (first, second)]
+        for _ in range(examples(1000)):
+            frames = draw()
+            one, other = (answers(port, frames) for port in ports)
+            assert one == other, frames
+    one_counted, other_counted = (counts(each, api) for each in metrics)
+    assert one_counted == other_counted
+    return one_counted

@@ -18,6 +18,7 @@ speed, and hexadecimal text not at all instead of by 7% (benchmarks/lz4_blocks.p
 from __future__ import annotations
 
 import functools
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -42,6 +43,9 @@ _CONTENT_CHECKSUM: Final = 0x04
 _STORED: Final = 0x80000000
 _FRAME_HEADER_BYTES: Final = len(MAGIC) + len(_DESCRIPTOR) + 1
 _END_MARK: Final = bytes(4)
+#: The header of a frame without options, and the size word of its first block; and another word.
+_BLOCK_HEAD: Final = struct.Struct(f"<{_FRAME_HEADER_BYTES}sI")
+_WORD: Final = struct.Struct("<I")
 _MAX_RATIO: Final = 255  # one byte of an LZ4 block encodes at most 255 bytes
 _COMPRESSION_SLACK_BYTES: Final = BLOCK_BYTES // 255 + 16  # what LZ4_compressBound adds to the content's size
 _MASK: Final = 0xFFFFFFFF
@@ -94,12 +98,15 @@ def _compress_block_high(block: Buffer, level: int) -> bytes:
 
 
 def decompress(data: NDArray[np.uint8], limit_bytes: int) -> NDArray[np.uint8]:
-    """The frame's content. The blocks' sizes are checked before anything is allocated."""
-    block_bytes = _only_block_bytes(data)
+    """The frame's content, perhaps a view of `data`. The blocks' sizes are checked before anything is allocated."""
+    block_bytes, is_stored = _only_block(data)
     if block_bytes:
-        out = np.empty(min(BLOCK_BYTES, _MAX_RATIO * block_bytes, limit_bytes), dtype=np.uint8)
         at = _FRAME_HEADER_BYTES + 4
-        return out[: _decompress_block(data[at : at + block_bytes], False, out, at)]
+        block = data[at : at + block_bytes]
+        if is_stored and block_bytes <= limit_bytes:
+            return block
+        out = np.empty(min(BLOCK_BYTES, _MAX_RATIO * block_bytes, limit_bytes), dtype=np.uint8)
+        return out[: _decompress_block(block, is_stored, out, at)]
     frame = _read_descriptor(data)
     blocks = list(_split(data, frame))
     out = np.empty(min(_most_bytes(blocks, frame), limit_bytes), dtype=np.uint8)  # bounded: limit_bytes, of the caller
@@ -127,9 +134,9 @@ def content_max_bytes(data: NDArray[np.uint8], *, blocks_max: int) -> int | None
 
     Raises BadCompressedDataError.
     """
-    block_bytes = _only_block_bytes(data)
+    block_bytes, is_stored = _only_block(data)
     if block_bytes:
-        return min(BLOCK_BYTES, _MAX_RATIO * block_bytes)
+        return block_bytes if is_stored else min(BLOCK_BYTES, _MAX_RATIO * block_bytes)
     frame = _read_descriptor(data)
     blocks = list(islice(_split(data, frame), blocks_max + 1))
     return _most_bytes(blocks, frame) if len(blocks) <= blocks_max else None
@@ -139,17 +146,19 @@ def _most_bytes(blocks: Sequence[_Block], frame: _Descriptor) -> int:
     return sum(end - at if stored else min(frame.block_bytes, _MAX_RATIO * (end - at)) for at, end, stored in blocks)
 
 
-def _only_block_bytes(data: NDArray[np.uint8]) -> int:
-    """Size of the one compressed block of a frame without options, 0 for any other frame.
+def _only_block(data: NDArray[np.uint8]) -> tuple[int, bool]:
+    """Size of the one block of a frame without options, 0 for any other frame; and whether it is uncompressed.
 
     Most batches of up to 64 KiB are such frames, and parsing one step by step takes longer than decompressing it.
     """
-    size = int(data.size) - _FRAME_HEADER_BYTES - 4 - len(_END_MARK)
-    if not 0 < size <= BLOCK_BYTES or data[:_FRAME_HEADER_BYTES].tobytes() != _PLAIN_FRAME_HEADER:
-        return 0
-    word = data[_FRAME_HEADER_BYTES : _FRAME_HEADER_BYTES + 4].tobytes()
-    is_only = word == size.to_bytes(4, "little") and data[-len(_END_MARK) :].tobytes() == _END_MARK
-    return size if is_only else 0
+    size = int(data.size) - _BLOCK_HEAD.size - len(_END_MARK)
+    if not 0 < size <= BLOCK_BYTES:
+        return 0, False
+    header, word = _BLOCK_HEAD.unpack_from(data.data)
+    is_only = header == _PLAIN_FRAME_HEADER and word & ~_STORED == size
+    if not is_only or _WORD.unpack_from(data.data, data.size - len(_END_MARK))[0]:
+        return 0, False
+    return size, word != size
 
 
 @dataclass(frozen=True, slots=True)

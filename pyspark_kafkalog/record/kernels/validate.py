@@ -1,8 +1,7 @@
 """Compiled checks of the records that clients send: the structure of every record, timestamps, keys, offset deltas.
 
-`accept_batches` does all that a leader does with the usual append in one call: uncompressed batches, or a compressed
-one, that are stored with the bytes that came. It refuses to decide about any other; storage/log/leader_append.py does,
-by `check_sections`.
+`accept_batches` does all that a leader does with the usual appends in one call: batches that are stored with the bytes
+that came. It refuses to decide about any other; storage/log/leader_append.py does, by `check_sections`.
 
 As in decode.py, a section is the decompressed bytes of a batch after its header, by address and length. Offset deltas
 may be anything here: batches of old clients count wrongly, and `renumber_records` corrects them.
@@ -97,42 +96,43 @@ LATEST_TIMESTAMP = 4
 NEEDS_KEYS = 5
 #: Of records of a compressed batch, with the length field.
 RECORD_BYTES_LIMIT = 6
+#: Rows of size, address, size: see `accept_batches`.
+_CONTENTS = types.Array(types.int64, 2, "C", readonly=True)
 
 
-@kernel(types.int64(types.int64, UINT8, types.int64, types.int64, INT64_IN, BATCH_TABLE_OUT))
-def accept_batches(crc_function, data, records, records_size, rules, table):
-    """Accept the batches of a client that `data` consists of, as `rules` say, or decide nothing.
+@kernel(types.boolean(types.int64, UINT8, _CONTENTS, INT64_IN, BATCH_TABLE_OUT))
+def accept_batches(crc_function, data, contents, rules, table):
+    """Accept the batches of clients that `data` consists of, as `rules` say, or decide nothing.
 
-    `records` is the address of the decompressed records of the only batch, 0 if no batch may be compressed.
-    Returns the number of batches, whose headers then have their offsets and leader epoch, and whose rows are in
-    `table`; -1, with `data` unchanged, for anything unusual: a fault, several batches of which one is compressed, a
-    timestamp type or largest timestamp to be set, more batches than `table` has rows.
+    `table` and `contents` have a row for each of them: its size, and the address and size of its decompressed records,
+    or 0 if it is not compressed. Returns whether the headers and rows of the batches have their offsets and leader
+    epoch now; False, with `data` unchanged, for anything unusual: a fault, batches of other sizes, a timestamp type or
+    largest timestamp to be set.
     """
-    rows, at, next_offset = np.int64(0), np.int64(0), rules[NEXT_OFFSET]
+    at, next_offset = np.int64(0), rules[NEXT_OFFSET]
     memory = np.int64(data.ctypes.data)
-    while at < len(data):
-        if rows == len(table):
-            return -1
-        found, after, _, _ = scan_headers(data, at, 0, -1, table[rows : rows + 1])
+    for batch in range(len(table)):
+        found, after, _, _ = scan_headers(data, at, 0, -1, table[batch : batch + 1])
         if found == 0:
-            return -1
-        row = table[rows]
-        count = row.records_count
+            return False
+        row = table[batch]
+        count, address = row.records_count, contents[batch, 1]
         if (
             row.base_offset != 0
+            or row.size_bytes != contents[batch, 0]
             or row.size_bytes > rules[BATCH_BYTES_LIMIT]
             or count <= 0
             or row.last_offset != count - 1
             or row.attributes & (TIMESTAMP_TYPE_MASK | CONTROL_MASK)
-            or (row.attributes & COMPRESSION_MASK and (records == 0 or row.size_bytes != len(data)))
+            or (row.attributes & COMPRESSION_MASK != 0) != (address != 0)
             or (row.producer_id >= 0 and row.base_sequence < 0)
             or next_offset >= _MAX_OFFSET - count
             or call_crc32c(crc_function, memory + at + ATTRIBUTES_AT, row.size_bytes - ATTRIBUTES_AT) != row.crc
         ):
-            return -1
+            return False
         record_at, end = memory + at + RECORDS_AT, memory + at + row.size_bytes
-        if row.attributes & COMPRESSION_MASK:
-            record_at, end = records, records + records_size
+        if address:
+            record_at, end = address, address + contents[batch, 2]
         largest = np.int64(NO_TIMESTAMP)
         for record in range(count):
             start = record_at
@@ -146,24 +146,25 @@ def accept_batches(crc_function, data, records, records_size, rules, table):
                 or (key_length < 0 and rules[NEEDS_KEYS])
                 or (timestamp < rules[EARLIEST_TIMESTAMP] and timestamp != NO_TIMESTAMP)
                 or timestamp > rules[LATEST_TIMESTAMP]
-                or (row.attributes & COMPRESSION_MASK and record_at - start > rules[RECORD_BYTES_LIMIT])
+                or (address and record_at - start > rules[RECORD_BYTES_LIMIT])
             ):
-                return -1
+                return False
             largest = max(largest, timestamp)
         if record_at != end or largest != row.max_timestamp_ms:
-            return -1
+            return False
         row.position = at
         row.base_offset = next_offset
         row.last_offset = next_offset + count - 1
         row.leader_epoch = rules[NEW_LEADER_EPOCH]
         next_offset += count
         at = after
-        rows += 1
-    for batch in range(rows):
+    if at != len(data):
+        return False
+    for batch in range(len(table)):
         row = table[batch]
         write_big_endian(data, row.position + BASE_OFFSET_AT, 8, row.base_offset)
         write_big_endian(data, row.position + LEADER_EPOCH_AT, 4, row.leader_epoch)
-    return rows
+    return True
 
 
 #: Slots of the `rules` array of `place_batches`, the first two of which are those of `accept_batches`.

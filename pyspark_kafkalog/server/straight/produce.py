@@ -16,7 +16,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.schema import Piece
 from pyspark_kafkalog.metadata.messages.struct_codec import encode_uuid
@@ -30,12 +29,10 @@ from pyspark_kafkalog.record.header import (
     RECORD_BATCH_OVERHEAD_BYTES,
     RECORDS_COUNT_AT,
     TRANSACTIONAL_MASK,
-    parse_header,
 )
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend
 from pyspark_kafkalog.server.context import Handler, Request, ServerContext, Session
 from pyspark_kafkalog.server.produce import SUBMITTING, TOPIC_IDS_FROM, failed_response, needs_check
-from pyspark_kafkalog.storage.log.leader_append import REQUEST
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 from pyspark_kafkalog.values import quick_dataclass
 
@@ -179,13 +176,8 @@ def straight_append(
     if not context.guard.allows(session, AclOperation.WRITE, ResourceType.TOPIC, name, logs_denial=False):
         return None
     batch = memoryview(frame)[request.begin : request.end]
-    if request.compression_bits:
-        try:
-            header = parse_header(batch, 0, file=REQUEST, file_position=0)
-        except KafkalogError:
-            return None
-        if needs_check(context, name, batch, header):
-            return None
+    if needs_check(context, name, batch, request.compression_bits):
+        return None
     return LeaderAppend(topic_partition=TopicPartition(name, request.partition), data=batch, topic_id=topic_id)
 
 

@@ -10,7 +10,7 @@
 
 Base offset and leader epoch are in the 16 header bytes that the CRC does not cover, so a batch that needs neither of
 the last two steps is stored with the bytes that came. Compiled loops look at records; compressed ones are decompressed
-for that, as in Kafka. The usual append, which needs neither of them, is accepted in one call: `accept_batches` has all
+for that, as in Kafka. The usual appends, which need neither of them, are accepted in one call: `accept_batches` has all
 rules of the steps, and leaves a batch that breaks one to them, since they raise the errors.
 
 All batches of an append are checked before the first is stored, and nothing here writes.
@@ -100,8 +100,6 @@ REQUEST: Final = "<produce request>"
 #: Batches are decompressed for their checks until they take this much together.
 _DECOMPRESSED_BYTES: Final = 32 << 20
 _ERRORS_SHOWN: Final = 3
-#: Most batches of an append that are accepted in one call: Produce allows one.
-_ACCEPTED_BATCHES: Final = 64
 _BASE_OFFSET: Final = struct.Struct(">q")
 _BATCH_LENGTH: Final = struct.Struct(">i")
 _RECORDS_COUNT: Final = struct.Struct(">i")
@@ -160,19 +158,18 @@ def prepare_batches(
     if decompressed_max_bytes is None:
         checked = validate_batches(data, next_offset=0, leader_epoch=0, config=config, now_ms=now_ms)
         return PreparedBatches(checked, config, now_ms)
-    given = as_bytes_array(data)
-    _check_first_size(given, config)
-    accepted = _accepted(np.array(given), 0, 0, config, now_ms, decompressed_max_bytes)
-    return None if accepted is None else PreparedBatches(accepted, config, now_ms)
+    return prepare_in_place(np.array(as_bytes_array(data)), config, now_ms=now_ms, content_max=decompressed_max_bytes)
 
 
-def prepare_in_place(stored: NDArray[np.uint8], config: LogConfig, *, now_ms: int) -> PreparedBatches | None:
+def prepare_in_place(
+    stored: NDArray[np.uint8], config: LogConfig, *, now_ms: int, content_max: int | None = None
+) -> PreparedBatches | None:
     """As `prepare_batches`, of batches in memory that has no other user, if they are stored as they are.
 
     None, with the memory unchanged, for others. Raises RecordTooLargeError.
     """
     _check_first_size(stored, config)
-    accepted = _accepted(stored, 0, 0, config, now_ms)
+    accepted = _accepted(stored, 0, 0, config, now_ms, content_max)
     return None if accepted is None else PreparedBatches(accepted, config, now_ms)
 
 
@@ -181,14 +178,13 @@ def accept_together(
 ) -> LeaderBatches | None:
     """Batches of clients, each an append of its own, as a leader stores them one after the other from `next_offset` on.
 
-    None unless all are stored as they are, and none is compressed.
+    None unless all are stored as they are, and have little content together.
     """
-    stored = np.frombuffer(bytearray().join(batches), dtype=np.uint8)
-    if len(stored) <= ATTRIBUTES_AT or stored[ATTRIBUTES_AT + 1] & COMPRESSION_MASK:
+    sizes = [len(each) for each in batches]
+    if min(sizes) < RECORD_BATCH_OVERHEAD_BYTES:
         return None
-    accepted = _accepted(stored, next_offset, leader_epoch, config, now_ms)
-    is_each_one = accepted is not None and accepted.batches["size_bytes"].tolist() == list(map(len, batches))
-    return accepted if is_each_one else None
+    stored = np.frombuffer(bytearray().join(batches), dtype=np.uint8)
+    return _accepted(stored, next_offset, leader_epoch, config, now_ms, _DECOMPRESSED_BYTES, sizes)
 
 
 def validate_batches(
@@ -240,37 +236,66 @@ def _accepted(
     config: LogConfig,
     now_ms: int,
     decompressed_max_bytes: int | None = None,
+    sizes: Sequence[int] = (),
 ) -> LeaderBatches | None:
-    """The batches of a client if a kernel accepts them all in one call; None, with `stored` unchanged, if not."""
+    """The batches of clients if a kernel accepts them all in one call; None, with `stored` unchanged, if not.
+
+    Their `sizes`, each at least that of a header, add up to that of `stored`; without them there is one batch.
+    """
     crc_function = crc32c_function()
     is_usual = crc_function and config.message_timestamp_type is TimestampType.CREATE_TIME
     if not is_usual or len(stored) < RECORD_BATCH_OVERHEAD_BYTES:
         return None
-    bits = int(stored[ATTRIBUTES_AT + 1]) & COMPRESSION_MASK
-    if bits not in CODECS or config.stored_compression(CompressionType(bits)) != bits:
+    sizes = sizes or (len(stored),)
+    opened = _opened(stored, sizes, config, decompressed_max_bytes)
+    if opened is None:
         return None
-    records = None
-    if bits:
-        count = _RECORDS_COUNT.unpack_from(stored.data, RECORDS_COUNT_AT)[0]
-        max_bytes = records_max_bytes(count, config.max_decompressed_message_bytes)
-        if decompressed_max_bytes is not None:
-            max_bytes = min(max_bytes, decompressed_max_bytes)
-        try:
-            records = CODECS[CompressionType(bits)].decompress(
-                stored[RECORDS_AT:], file=REQUEST, file_position=RECORDS_AT, max_bytes=max_bytes
-            )
-        except CorruptRecordError:
-            return None
+    contents, _records = opened  # which have to stay in memory
     earliest, latest = _timestamp_bounds(config, now_ms)
     batch_bytes = min(config.max_message_bytes, config.segment_bytes)
     record_bytes = config.max_decompressed_message_bytes
     rules = np.array(
         [next_offset, leader_epoch, batch_bytes, earliest, latest, config.compact, record_bytes], dtype=np.int64
     )
-    table = np.empty(min(len(stored) // RECORD_BATCH_OVERHEAD_BYTES, _ACCEPTED_BATCHES), dtype=BATCH_DTYPE)
-    address, size_bytes = (0, 0) if records is None else (address_of(records), len(records))
-    rows = accept_batches(crc_function, stored, address, size_bytes, rules, table)
-    return None if rows < 0 else LeaderBatches(stored, table[:rows])
+    table = np.empty(len(sizes), dtype=BATCH_DTYPE)
+    is_accepted = accept_batches(crc_function, stored, np.array(contents, dtype=np.int64), rules, table)
+    return LeaderBatches(stored, table) if is_accepted else None
+
+
+def _opened(
+    stored: NDArray[np.uint8], sizes: Sequence[int], config: LogConfig, decompressed_max_bytes: int | None
+) -> tuple[list[tuple[int, int, int]], list[NDArray[np.uint8]]] | None:
+    """The `contents` of `accept_batches`, and the decompressed records that they are addresses of.
+
+    None for a batch that is damaged, or is stored with another codec, and for more content than
+    `decompressed_max_bytes` together.
+    """
+    view, at, left = stored.data, 0, decompressed_max_bytes
+    contents: list[tuple[int, int, int]] = []
+    opened: list[NDArray[np.uint8]] = []
+    for size in sizes:
+        bits = view[at + ATTRIBUTES_AT + 1] & COMPRESSION_MASK
+        if bits not in CODECS or config.stored_compression(CompressionType(bits)) != bits:
+            return None
+        address = length = 0
+        if bits:
+            count = _RECORDS_COUNT.unpack_from(view, at + RECORDS_COUNT_AT)[0]
+            max_bytes = records_max_bytes(count, config.max_decompressed_message_bytes)
+            try:
+                records = CODECS[CompressionType(bits)].decompress(
+                    stored[at + RECORDS_AT : at + size],
+                    file=REQUEST,
+                    file_position=at + RECORDS_AT,
+                    max_bytes=max_bytes if left is None else min(max_bytes, left),
+                )
+            except CorruptRecordError:
+                return None
+            opened.append(records)
+            address, length = address_of(records), len(records)
+            left = None if left is None else left - length
+        contents.append((size, address, length))
+        at += size
+    return contents, opened
 
 
 # Batches

@@ -7,13 +7,12 @@ import shutil
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fakes.hostile_clients import mutated
 from kafka_processes.served import serve
-from tiers import SEED, examples
-from wire_answers import LAST, answers, counts
+from tiers import SEED
+from wire_answers import LAST, answers, check_alike, note_straight
 
 from pyspark_kafkalog.groups.offsets_topic import GroupLogs, ensure_offsets_topic, group_names, offsets_partitions
 from pyspark_kafkalog.log_dir import LogDir
@@ -25,10 +24,7 @@ from pyspark_kafkalog.protocol.messages.offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from pyspark_kafkalog.server import run
-from pyspark_kafkalog.server.connections.dispatch import AnyExchange, Dispatcher
 from pyspark_kafkalog.server.groups.offsets import CommittingMember
-from pyspark_kafkalog.server.metrics import ServerMetrics
 from pyspark_kafkalog.server.straight.offsets import UsualCommit, parse_usual_commit
 from pyspark_kafkalog.storage.names import encode_uuid
 
@@ -121,19 +117,7 @@ def roots(tmp_path: Path) -> tuple[Path, Path]:
 @pytest.fixture
 def straight(monkeypatch: pytest.MonkeyPatch, roots: tuple[Path, Path]) -> list[bool]:
     """Whether each request of the first root was handled straight; none of the second is."""
-    found: list[bool] = []
-    real = Dispatcher.straight
-
-    def counted(self: Dispatcher, frame: bytearray, *arguments: Any) -> AnyExchange | None:
-        if self._roles.current.context.root.path != roots[0]:
-            return None
-        exchange = real(self, frame, *arguments)
-        if frame[:2] == struct.pack(">h", ApiKey.OFFSET_COMMIT):
-            found.append(exchange is not None)
-        return exchange
-
-    monkeypatch.setattr(Dispatcher, "straight", counted)
-    return found
+    return note_straight(monkeypatch, roots[0], ApiKey.OFFSET_COMMIT)
 
 
 def records(root: Path) -> dict[str, dict[bytes, bytes]]:
@@ -160,24 +144,11 @@ def test_both_ways_answer_store_and_count_alike(
 ) -> None:
     print(f"KAFKALOG_SEED={SEED}")
     source = random.Random(SEED)
-    metrics: list[ServerMetrics] = []
-
-    def made() -> ServerMetrics:
-        metrics.append(ServerMetrics())
-        return metrics[-1]
-
-    monkeypatch.setattr(run, "ServerMetrics", made)
     topics = LogDir.open(roots[0]).root.native().store.image.topics
     requests = Requests(source, {name: topic.topic_id for name, topic in topics.items()})
-    with serve(roots[0]) as first, serve(roots[1]) as second:
-        ports = [int(each.rpartition(":")[2]) for each in (first, second)]
-        for _ in range(examples(1000)):
-            frames = requests.frames()
-            one, other = (answers(port, frames) for port in ports)
-            assert one == other, frames
+    check_alike(monkeypatch, roots, requests.frames, "OFFSET_COMMIT")
     assert min(straight.count(True), straight.count(False)) > len(straight) // 4
     assert records(roots[0]) == records(roots[1])
-    assert counts(metrics[0], "OFFSET_COMMIT") == counts(metrics[1], "OFFSET_COMMIT")
 
 
 def commit(port: int, topic_id: str) -> list[bytes]:

@@ -7,14 +7,13 @@ import shutil
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from builders.leader_writers import batch
 from fakes.hostile_clients import mutated
 from kafka_processes.served import serve
-from tiers import SEED, examples
-from wire_answers import LAST, answers, counts
+from tiers import SEED
+from wire_answers import LAST, answers, check_alike, note_straight
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
@@ -30,10 +29,7 @@ from pyspark_kafkalog.protocol.api import APIS, ApiKey, encode_request, joined
 from pyspark_kafkalog.protocol.messages.records import PartitionProduceData, ProduceRequest, TopicProduceData
 from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, CRC_AT, crc32c
-from pyspark_kafkalog.server import run
-from pyspark_kafkalog.server.connections.dispatch import Dispatcher
-from pyspark_kafkalog.server.metrics import ServerMetrics
-from pyspark_kafkalog.server.straight.produce import StraightProduce, UsualProduce, parse_usual
+from pyspark_kafkalog.server.straight.produce import UsualProduce, parse_usual
 from pyspark_kafkalog.storage.names import encode_uuid
 
 PRODUCE = APIS[ApiKey.PRODUCE]
@@ -138,18 +134,7 @@ def roots(tmp_path: Path) -> tuple[Path, Path]:
 @pytest.fixture
 def straight(monkeypatch: pytest.MonkeyPatch, roots: tuple[Path, Path]) -> list[bool]:
     """Whether each request of the first root was handled straight; none of the second is."""
-    found: list[bool] = []
-    real = Dispatcher.straight
-
-    def counted(self: Dispatcher, *arguments: Any) -> StraightProduce | None:
-        if self._roles.current.context.root.path != roots[0]:
-            return None
-        exchange = real(self, *arguments)
-        found.append(exchange is not None)
-        return exchange
-
-    monkeypatch.setattr(Dispatcher, "straight", counted)
-    return found
+    return note_straight(monkeypatch, roots[0], ApiKey.PRODUCE)
 
 
 @pytest.mark.slow
@@ -158,21 +143,9 @@ def test_both_ways_answer_store_and_count_alike(
 ) -> None:
     print(f"KAFKALOG_SEED={SEED}")
     source = random.Random(SEED)
-    metrics: list[ServerMetrics] = []
-
-    def made() -> ServerMetrics:
-        metrics.append(ServerMetrics())
-        return metrics[-1]
-
-    monkeypatch.setattr(run, "ServerMetrics", made)
     topics = LogDir.open(roots[0]).root.native().store.image.topics
     requests = Requests(source, {name: topic.topic_id for name, topic in topics.items()})
-    with serve(roots[0]) as first, serve(roots[1]) as second:
-        ports = [int(each.rpartition(":")[2]) for each in (first, second)]
-        for _ in range(examples(1000)):
-            frames = requests.frames()
-            one, other = (answers(port, frames) for port in ports)
-            assert one == other, frames
+    assert any("bytes" in name for name, _ in check_alike(monkeypatch, roots, requests.frames, "PRODUCE"))
     assert min(straight.count(True), straight.count(False)) > len(straight) // 4
     for name, topic in topics.items():
         for each in range(len(topic.partitions)):
@@ -181,8 +154,6 @@ def test_both_ways_answer_store_and_count_alike(
                 for root in roots
             ]
             assert logs[0] == logs[1]
-    assert counts(metrics[0], "PRODUCE") == counts(metrics[1], "PRODUCE")
-    assert any("bytes" in name for name, _ in counts(metrics[0], "PRODUCE"))
 
 
 def produce(port: int, topic_id: str, correlation_id: int = 5) -> list[bytes]:

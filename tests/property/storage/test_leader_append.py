@@ -93,31 +93,38 @@ def batches(draw: st.DrawFn) -> bytes:
     return sealed(header, body)
 
 
-def outcome(data: bytes, config: LogConfig, *, in_one_call: bool) -> LeaderBatches | type[Exception]:
-    patched = mock.patch.object(leader_append, "_accepted", leader_append._accepted if in_one_call else _nothing)
-    with patched:
+def outcome(
+    data: bytes, config: LogConfig, *, in_one_call: bool, next_offset: int = 100
+) -> LeaderBatches | type[Exception]:
+    accepted = leader_append._accepted if in_one_call else lambda *_: None
+    with mock.patch.object(leader_append, "_accepted", accepted):
         try:
-            return validate_batches(data, next_offset=100, leader_epoch=3, config=config, now_ms=NOW_MS)
+            return validate_batches(data, next_offset=next_offset, leader_epoch=3, config=config, now_ms=NOW_MS)
         except (CorruptRecordError, InvalidRecordError) as error:
             return type(error)
 
 
-def _nothing(*_: object) -> None:
-    return None
-
-
-@settings(max_examples=examples(600), deadline=None)
-@given(st.lists(batches(), min_size=1, max_size=3), _configs)
-def test_append_accepted_in_one_call_equals_the_one_checked_step_by_step(
+@settings(max_examples=examples(1200), deadline=None)
+@given(st.lists(batches() | st.tuples(batches(), batches()).map(b"".join), min_size=1, max_size=4), _configs)
+def test_appends_accepted_in_one_call_equal_those_checked_step_by_step(
     sent: Sequence[bytes], config: LogConfig
 ) -> None:
-    data = b"".join(sent)
-    quick, careful = (outcome(data, config, in_one_call=each) for each in (True, False))
-    if isinstance(careful, type) or isinstance(quick, type):
-        assert quick == careful
-        return
-    assert quick.data.tobytes() == careful.data.tobytes()
-    assert quick.batches.tobytes() == careful.batches.tobytes()
+    together = leader_append.accept_together(sent, config, next_offset=100, leader_epoch=3, now_ms=NOW_MS)
+    stored, tables, next_offset, is_each_usual = b"", b"", 100, True
+    for data in sent:
+        quick, careful = (outcome(data, config, in_one_call=each, next_offset=next_offset) for each in (True, False))
+        if isinstance(careful, type) or isinstance(quick, type):
+            assert quick == careful
+            assert together is None
+            return
+        assert quick.data.tobytes() == careful.data.tobytes()
+        assert quick.batches.tobytes() == careful.batches.tobytes()
+        is_each_usual &= leader_append.prepare_in_place(np.array(bytearray(data)), config, now_ms=NOW_MS) is not None
+        careful.batches["position"] += len(stored)
+        stored, tables = stored + careful.data.tobytes(), tables + careful.batches.tobytes()
+        next_offset = careful.next_offset
+    assert (together is not None) == is_each_usual
+    assert together is None or (together.data.tobytes(), together.batches.tobytes()) == (stored, tables)
 
 
 @settings(max_examples=examples(600), deadline=None)

@@ -241,8 +241,10 @@ def test_lz4_frame_equals_that_of_java() -> None:
 
 
 def test_lz4_noise_is_stored_uncompressed() -> None:
-    noise = os.urandom(1000)
-    assert CODECS[CompressionType.LZ4].compress(noise)[7:11] == (1000 | 1 << 31).to_bytes(4, "little")
+    packed = CODECS[CompressionType.LZ4].compress(os.urandom(1000))
+    assert packed[7:11] == (1000 | 1 << 31).to_bytes(4, "little")
+    with pytest.raises(CorruptRecordError, match="at most 999 bytes"):
+        CODECS[CompressionType.LZ4].decompress(packed, file="x", file_position=0, max_bytes=999)
 
 
 @pytest.mark.parametrize("size", [0, 5, 2**40])

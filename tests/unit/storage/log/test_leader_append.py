@@ -28,7 +28,7 @@ from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, Buffer, 
 from pyspark_kafkalog.record.reference import Record, RecordBatch, decode_batch, encode_batch, seal
 from pyspark_kafkalog.storage.log.follower import append_as_follower, check_batches, delete_records, truncated_state
 from pyspark_kafkalog.storage.log.isolation import AbortedTransactions, indexed_transactions
-from pyspark_kafkalog.storage.log.leader_append import ProducerView, validate_batches
+from pyspark_kafkalog.storage.log.leader_append import ProducerView, accept_together, validate_batches
 from pyspark_kafkalog.storage.log.producers import (
     AppendedProducers,
     ProducerBatch,
@@ -490,6 +490,15 @@ def test_record_of_a_compressed_batch_is_no_larger_than_the_topic_allows(
         else:
             with pytest.raises(InvalidRecordError, match=f"max.decompressed.message.bytes={limit}"):
                 validated(data, **settings)
+
+
+def test_compressed_batches_are_accepted_together_up_to_a_limit_of_their_content() -> None:
+    zeros = sized_batch(CompressionType.LZ4, (1 << 20) - 100)
+    for count in (2, 32, 33):
+        found = accept_together(
+            [zeros] * count, LogConfig.from_properties({}), next_offset=7, leader_epoch=0, now_ms=T0
+        )
+        assert (0 if found is None else len(found)) == (count if count <= 32 else 0)
 
 
 @pytest.mark.parametrize("codec", list(CompressionType)[1:])
