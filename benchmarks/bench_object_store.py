@@ -168,7 +168,7 @@ def get_all(address: StoreAddress, ranges: Sequence[tuple[str, ByteRange]]) -> N
     """Get the ranges of objects, many at once, and drop them."""
     store = address.open()
     with ThreadPoolExecutor(_GETS_AT_ONCE) as threads:
-        list(threads.map(lambda each: len(store.get_ranges(each[0], [each[1]])[0]), ranges))
+        list(threads.map(lambda each: len(store.get_range(*each)), ranges))
 
 
 def windows_of(address: StoreAddress, folder: str, suffix: str) -> list[tuple[str, ByteRange]]:

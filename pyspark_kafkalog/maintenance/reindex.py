@@ -457,7 +457,7 @@ class _ObjectReindexing(_ReindexedPartition):
         if place is None:
             return b""
         with contextlib.suppress(ObjectNotFoundError):
-            found = bytes(self.root.objects.get_ranges(key, [ByteRange(place.start, place.size_bytes)])[0])
+            found = bytes(self.root.objects.get_range(key, ByteRange(place.start, place.size_bytes)))
             if len(found) == place.size_bytes:
                 return found
         return None

@@ -4,7 +4,6 @@ store     what a store can do: keys, requests, errors
 location  URLs of object stores, and paths
 settings  endpoint and credentials: options, Hadoop's settings, the environment; what is hidden in texts
 address   a URL with its settings, for tasks
-retries   how long requests are repeated; who holds a name after a create (put-if-absent)
-probe     whether a store's put-if-absent decides among concurrent writers
+retries   how long requests are repeated; who holds a name after a create (put-if-absent), and a probe of that
 client    the store behind a URL, by obstore, and what its errors mean
 """

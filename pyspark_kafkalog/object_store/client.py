@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 WHOLE_BYTES: Final = 80 << 20
 PART_BYTES: Final = 16 << 20
 _PARTS_AT_ONCE: Final = 4
-#: Ranges nearer to each other than this are read by one request.
-COALESCED_GAP_BYTES: Final = 1 << 20
 _LIST_CHUNK: Final = 1000
 #: As many keys as S3 deletes in one request.
 _DELETED_AT_ONCE: Final = 1000
@@ -183,41 +181,29 @@ class _ObstoreClient:
             raise ObjectStoreError(f"{self._place(key)}: expected {size_bytes} bytes, found {len(body)}")
         return size_bytes, body
 
-    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        if not ranges:
-            return []
-        fetches = merge_ranges(ranges, COALESCED_GAP_BYTES)
+    def get_range(self, key: str, wanted: ByteRange) -> Buffer:
         try:
-            parts = self._fetch(key, fetches)
+            found = self._ask("get", key, lambda: self._range(key, wanted))
         except _BeyondEndError:
             size_bytes = self.head(key).size_bytes
-            fetches = [
-                ByteRange(each.start, min(each.end, size_bytes) - each.start)
-                for each in fetches
-                if each.start < size_bytes
-            ]
-            parts = self._fetch(key, fetches) if fetches else []
-        return [_cut(each, fetches, parts) for each in ranges]
-
-    def _fetch(self, key: str, fetches: Sequence[ByteRange]) -> list[memoryview]:
-        def fetch() -> Any:
-            starts = [each.start for each in fetches]
-            ends = [each.end for each in fetches]
-            try:
-                return self._obstore.get_ranges(self._store, key, starts=starts, ends=ends, coalesce=0)
-            except self._obstore.exceptions.BaseError as error:
-                if "416 Range Not Satisfiable" in str(error):
-                    raise _BeyondEndError from None
-                raise
-
-        parts = [memoryview(each) for each in self._ask("get", key, fetch)]
+            if wanted.start >= size_bytes:
+                return b""
+            wanted = ByteRange(wanted.start, min(wanted.end, size_bytes) - wanted.start)
+            found = self._ask("get", key, lambda: self._range(key, wanted))
         self._saw(key)
-        for part, asked in zip(parts, fetches, strict=True):
-            if len(part) > asked.size_bytes:
-                raise ObjectStoreError(
-                    f"{self._place(key)} at byte {asked.start}: expected {asked.size_bytes} bytes, found {len(part)}"
-                )
-        return parts
+        if len(found) > wanted.size_bytes:
+            raise ObjectStoreError(
+                f"{self._place(key)} at byte {wanted.start}: expected {wanted.size_bytes} bytes, found {len(found)}"
+            )
+        return found
+
+    def _range(self, key: str, wanted: ByteRange) -> memoryview:
+        try:
+            return memoryview(self._obstore.get_range(self._store, key, start=wanted.start, end=wanted.end))
+        except self._obstore.exceptions.BaseError as error:
+            if "416 Range Not Satisfiable" in str(error):
+                raise _BeyondEndError from None
+            raise
 
     def head(self, key: str) -> ObjectMetadata:
         found = self._ask("head", key, lambda: self._head(key))
@@ -429,26 +415,6 @@ def _listed_below(page: Iterable[Any], prefix: str, after: str | None) -> Iterat
 
 def _metadata(found: Any) -> ObjectMetadata:
     return ObjectMetadata(found["path"], found["size"], int(found["last_modified"].timestamp() * SECOND_MS))
-
-
-def merge_ranges(ranges: Sequence[ByteRange], gap_bytes: int) -> list[ByteRange]:
-    """The ranges that cover `ranges`, in order, joined where at most `gap_bytes` lie between two."""
-    merged: list[ByteRange] = []
-    for each in sorted(ranges, key=lambda each: each.start):
-        if merged and each.start - merged[-1].end <= gap_bytes:
-            last = merged[-1]
-            merged[-1] = ByteRange(last.start, max(last.end, each.end) - last.start)
-        else:
-            merged.append(each)
-    return merged
-
-
-def _cut(wanted: ByteRange, fetches: Sequence[ByteRange], parts: Sequence[memoryview]) -> memoryview:
-    """The bytes of `wanted` in the parts; fewer than it asks for, or none, if the object ends before."""
-    for fetched, part in zip(fetches, parts, strict=True):
-        if fetched.start <= wanted.start < fetched.end:
-            return part[wanted.start - fetched.start : wanted.end - fetched.start]
-    return memoryview(b"")
 
 
 #: Parts of the text of an error.

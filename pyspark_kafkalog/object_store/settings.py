@@ -117,14 +117,7 @@ def is_secret_name(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
 
-_CREDENTIALS: Final = (
-    "access_key",
-    "secret_key",
-    "session_token",
-    "sas_token",
-    "service_account",
-    "credentials_file",
-)
+_CREDENTIALS: Final = ("access_key", "secret_key", "session_token", "sas_token", "service_account", "credentials_file")
 _S3_ONLY: Final = ("encryption", "kms_key", "requester_pays", "checksum")
 #: What S3 calls the ways to encrypt, by Hadoop's names for them (org.apache.hadoop.fs.s3a.S3AEncryptionMethods).
 _HADOOP_ENCRYPTIONS: Final = {"SSE-KMS": "aws:kms", "DSSE-KMS": "aws:kms:dsse"}

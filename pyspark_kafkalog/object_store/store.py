@@ -11,7 +11,7 @@ request makes it; parts of an interrupted multipart upload remain in the bucket 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark_kafkalog.errors import KafkalogError
@@ -115,8 +115,8 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """The bytes of each range, requested concurrently. A range beyond the object's end gives fewer bytes.
+    def get_range(self, key: str, wanted: ByteRange) -> Buffer:
+        """The bytes of the range, in memory that is the caller's alone if it can be written to. Fewer beyond the end.
 
         Raises ObjectNotFoundError.
         """

@@ -323,12 +323,7 @@ def alter_broker_configs(
 
 
 def alter_group_configs(
-    image: MetadataImage,
-    group_id: str,
-    *,
-    add: Mapping[str, str],
-    delete: Collection[str] = (),
-    is_copy: bool = False,
+    image: MetadataImage, group_id: str, *, add: Mapping[str, str], delete: Collection[str] = (), is_copy: bool = False
 ) -> list[MetadataRecord]:
     """Records that set the configurations in `add` for one group and delete those in `delete`; none without a change.
 

@@ -47,12 +47,7 @@ from pyspark_kafkalog.storage.artefacts.marker_files import (
 )
 from pyspark_kafkalog.storage.below_root import split_paths
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, time_ms
-from pyspark_kafkalog.storage.names import (
-    META_PROPERTIES,
-    PARTITION_METADATA,
-    parse_partition_dir,
-    random_uuid,
-)
+from pyspark_kafkalog.storage.names import META_PROPERTIES, PARTITION_METADATA, parse_partition_dir, random_uuid
 
 #: The id that Kafka reserves for the metadata topic (Uuid.METADATA_TOPIC_ID).
 METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"

@@ -219,11 +219,7 @@ class FileRoot(NativeRoot):
         return LocalStaging(self.path, write_id, 0, fs=flushing_file_system(self._fs, flush))
 
     def commit_staged(
-        self,
-        staged: Sequence[Staged],
-        *,
-        transaction: WriteTransaction | None = None,
-        flush: FlushMode = "fsync",
+        self, staged: Sequence[Staged], *, transaction: WriteTransaction | None = None, flush: FlushMode = "fsync"
     ) -> CommitResult:
         from pyspark_kafkalog.root.commit.open_logs import FileCommits  # not needed by readers
         from pyspark_kafkalog.root.commit.staged_write import commit_files, only_files

@@ -413,11 +413,7 @@ class NativeRoot(Unguarded, ABC):
 
     @abstractmethod
     def commit_staged(
-        self,
-        staged: Sequence[Staged],
-        *,
-        transaction: WriteTransaction | None = None,
-        flush: FlushMode = "fsync",
+        self, staged: Sequence[Staged], *, transaction: WriteTransaction | None = None, flush: FlushMode = "fsync"
     ) -> CommitResult: ...
 
     def init_transaction(self, transactional_id: str, incarnation: str) -> None:

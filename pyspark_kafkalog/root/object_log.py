@@ -275,7 +275,7 @@ class StoredBytes:
             raise ObjectNotFoundError(f"{self.name(object_id)}: no record of the partition is in it any more")
         if found.is_inline:
             return memoryview(self._inline.read(found))[start : start + size_bytes]
-        return self._store.get_ranges(found.key, [ByteRange(start, size_bytes)])[0]
+        return self._store.get_range(found.key, ByteRange(start, size_bytes))
 
 
 class RunExtents:

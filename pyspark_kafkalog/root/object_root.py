@@ -7,7 +7,7 @@ A write adds runs to the partitions (metadata/extents), which readers find in th
 for its name applies the winner's changes and is made again, with its objects as they are. What deleted topics leave is
 dropped by the commit that deletes them, and deleted by the clean-up after file.delete.delay.ms.
 
-A root is created in a store that is probed first (object_store/probe.py), in this order, each object if it is absent:
+A root is created in a store that is probed first (object_store/retries.py), in this order, each object if it is absent:
 the marker, meta.properties, `kafkalog-start`, the first commit. After a crash between two of them, the next
 `create_object_root` finishes the root with the ids that are there. Of several that create at the same time one makes
 the first commit, with the ids that all find; the others are refused.
@@ -46,8 +46,7 @@ from pyspark_kafkalog.metadata.root_format import (
 from pyspark_kafkalog.metadata.store import Clock, MetadataStore
 from pyspark_kafkalog.object_store.address import StoreAddress
 from pyspark_kafkalog.object_store.location import ObjectLocation
-from pyspark_kafkalog.object_store.probe import PROBE_FOLDER, check_store
-from pyspark_kafkalog.object_store.retries import Taken, Waiting, create_once
+from pyspark_kafkalog.object_store.retries import PROBE_FOLDER, Taken, Waiting, check_store, create_once
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStore
 from pyspark_kafkalog.root.admin import Build
 from pyspark_kafkalog.root.bootstrap import DEFAULT_NODE_ID, first_records
@@ -191,11 +190,7 @@ class ObjectRoot(NativeRoot):
         return ObjectStaging(self._objects, write_id, 0, planned_at=self.version)
 
     def commit_staged(
-        self,
-        staged: Sequence[Staged],
-        *,
-        transaction: WriteTransaction | None = None,
-        flush: FlushMode = "fsync",
+        self, staged: Sequence[Staged], *, transaction: WriteTransaction | None = None, flush: FlushMode = "fsync"
     ) -> CommitResult:
         objects = [each for each in staged if isinstance(each, WrittenObject)]
         if len(objects) != len(staged):

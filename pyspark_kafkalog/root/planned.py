@@ -29,11 +29,7 @@ from pyspark_kafkalog.metadata.image import PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import broker_log_starts
-from pyspark_kafkalog.storage.artefacts.marker_files import (
-    RootIdentity,
-    check_identity,
-    read_topic_id,
-)
+from pyspark_kafkalog.storage.artefacts.marker_files import RootIdentity, check_identity, read_topic_id
 from pyspark_kafkalog.storage.artefacts.partition_listing import has_log
 from pyspark_kafkalog.storage.log.reader import LocalExtents
 from pyspark_kafkalog.storage.names import PARTITION_METADATA, TopicPartition, partition_path

@@ -146,11 +146,7 @@ class PublicRoot(Protocol):
     # Writing
 
     def commit_staged(
-        self,
-        staged: Sequence[Staged],
-        *,
-        transaction: WriteTransaction | None = None,
-        flush: FlushMode = "fsync",
+        self, staged: Sequence[Staged], *, transaction: WriteTransaction | None = None, flush: FlushMode = "fsync"
     ) -> CommitResult:
         """Append what tasks have staged to their partitions' logs, all in one commit.
 

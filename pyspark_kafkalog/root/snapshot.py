@@ -14,10 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args, overload
 
 from pyspark_kafkalog.errors import KafkalogError, LogDirError
-from pyspark_kafkalog.storage.artefacts.marker_files import (
-    BrokerProcess,
-    broker_process,
-)
+from pyspark_kafkalog.storage.artefacts.marker_files import BrokerProcess, broker_process
 from pyspark_kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.units import plural
 from pyspark_kafkalog.values import check_one_of, dataclass

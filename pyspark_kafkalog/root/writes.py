@@ -198,9 +198,7 @@ def _new_producer(image: MetadataImage) -> Producer:
     broker = image.brokers[min(image.brokers)]
     producer_id = image.next_producer_id
     handed_out = ProducerIdsRecord(
-        broker_id=broker.broker_id,
-        broker_epoch=broker.broker_epoch,
-        next_producer_id=producer_id + 1,
+        broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, next_producer_id=producer_id + 1
     )
     return Producer(producer_id, 0, (handed_out,))
 

@@ -25,13 +25,7 @@ from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
 from pyspark_kafkalog.metadata.messages.schema import MessageReader
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectMetadata, ObjectNotFoundError, check_key
 from pyspark_kafkalog.storage.names import offset_file_name, parse_partition_dir
-from pyspark_kafkalog.tiered.aiven_manifest import (
-    MANIFEST_BYTES_MAX,
-    Decrypt,
-    Manifest,
-    decryption,
-    parse_manifest,
-)
+from pyspark_kafkalog.tiered.aiven_manifest import MANIFEST_BYTES_MAX, Decrypt, Manifest, decryption, parse_manifest
 from pyspark_kafkalog.tiered.local_layout import PlainLog
 from pyspark_kafkalog.tiered.objects import (
     INDEX_BYTES_MAX,
@@ -45,7 +39,7 @@ from pyspark_kafkalog.tiered.objects import (
     for_each,
     object_name,
     process_cache,
-    read_ranges,
+    read_range,
     wrong_bytes,
 )
 from pyspark_kafkalog.tiered.segments import UUID_CHARS, RemoteSegment, TopicIdPartition, is_uuid
@@ -114,7 +108,7 @@ class AivenLayout:
             return IndexBytes(name, b"")
         if size_bytes > INDEX_BYTES_MAX:
             wrong_bytes(name, position, f"an index of at most {INDEX_BYTES_MAX} bytes", f"{size_bytes} bytes")
-        data = read_ranges(store, key, [ByteRange(position, size_bytes)])[0]
+        data = read_range(store, key, ByteRange(position, size_bytes))
         decrypt = self._decrypt(store, of, segment, manifest)
         return IndexBytes(name, data if decrypt is None else decrypt(memoryview(data), name, position))
 
@@ -287,7 +281,7 @@ class ChunkedLog:
         chunks = self.manifest.chunks
         first, last = start // chunks.chunk_bytes, (end - 1) // chunks.chunk_bytes
         begin, after = int(chunks.positions[first]), int(chunks.positions[last + 1])
-        stored = memoryview(read_ranges(self.store, self.key, [ByteRange(begin, after - begin)])[0])
+        stored = memoryview(read_range(self.store, self.key, ByteRange(begin, after - begin)))
         parts = []
         for number in range(first, last + 1):
             position = int(chunks.positions[number])

@@ -37,7 +37,7 @@ from pyspark_kafkalog.tiered.objects import (
     Window,
     for_each,
     object_name,
-    read_ranges,
+    read_range,
 )
 from pyspark_kafkalog.tiered.segments import UUID_CHARS, RemoteSegment, TopicIdPartition, clamp_epochs, is_uuid
 from pyspark_kafkalog.units import INT64_MAX
@@ -193,7 +193,7 @@ class LocalLayout:
         if index_bytes < entry_bytes or index_bytes % entry_bytes:
             return b""
         key = self._key(of, segment, INDEX_SUFFIXES[kind])
-        return bytes(read_ranges(store, key, [ByteRange(index_bytes - entry_bytes, entry_bytes)])[0])
+        return bytes(read_range(store, key, ByteRange(index_bytes - entry_bytes, entry_bytes)))
 
     def _key(self, of: TopicIdPartition, segment: RemoteSegment, suffix: str) -> str:
         return f"{self._folder_of(of)}/{offset_file_name(segment.start_offset, f'-{segment.segment_id}{suffix}')}"
@@ -240,7 +240,7 @@ class PlainLog:
 
     def window(self, start: int, end: int) -> Window:
         """The bytes [start, end), by one request."""
-        return Window(start, memoryview(read_ranges(self.store, self.key, [ByteRange(start, end - start)])[0]))
+        return Window(start, memoryview(read_range(self.store, self.key, ByteRange(start, end - start))))
 
 
 def parse_folder(name: str) -> TopicIdPartition | None:

@@ -66,7 +66,7 @@ class ReadableObjects(Protocol):
 
     def get(self, key: str, *, max_bytes: int) -> bytes: ...
 
-    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[Buffer]: ...
+    def get_range(self, key: str, wanted: ByteRange) -> Buffer: ...
 
     def list_objects(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectMetadata]: ...
 
@@ -103,10 +103,10 @@ class DirectoryObjects:
         finally:
             os.close(fd)
 
-    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+    def get_range(self, key: str, wanted: ByteRange) -> Buffer:
         fd = self._open(key)
         try:
-            return [pread(fd, each.size_bytes, each.start) for each in ranges]
+            return pread(fd, wanted.size_bytes, wanted.start)
         finally:
             os.close(fd)
 
@@ -472,13 +472,12 @@ def wrong_bytes(name: str, position: int, expected: str, found: str) -> NoReturn
     )
 
 
-def read_ranges(store: ReadableObjects, key: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-    """The bytes of the ranges, all of them. Raises FileNotFoundError, CorruptRecordError for fewer or more bytes."""
-    parts = store.get_ranges(key, ranges)
-    for wanted, part in zip(ranges, parts, strict=True):
-        if len(part) != wanted.size_bytes:
-            wrong_bytes(object_name(store, key), wanted.start, f"{wanted.size_bytes} bytes", f"{len(part)} bytes")
-    return parts
+def read_range(store: ReadableObjects, key: str, wanted: ByteRange) -> Buffer:
+    """The bytes of the range, all of them. Raises FileNotFoundError, CorruptRecordError for fewer or more bytes."""
+    found = store.get_range(key, wanted)
+    if len(found) != wanted.size_bytes:
+        wrong_bytes(object_name(store, key), wanted.start, f"{wanted.size_bytes} bytes", f"{len(found)} bytes")
+    return found
 
 
 def object_name(store: ReadableObjects, key: str) -> str:

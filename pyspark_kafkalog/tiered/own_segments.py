@@ -50,7 +50,7 @@ from pyspark_kafkalog.tiered.objects import (
     SegmentStore,
     object_name,
     process_cache,
-    read_ranges,
+    read_range,
 )
 from pyspark_kafkalog.tiered.segments import TopicIdPartition, clamp_epochs
 from pyspark_kafkalog.units import MIB
@@ -97,7 +97,7 @@ class OwnLayout(Enum):
         wanted = place if self is OwnLayout.LOCAL else ByteRange(0, sum(index_sizes(segment).values()))
 
         def load() -> tuple[Buffer, int]:
-            return read_ranges(store, key, [wanted])[0], wanted.size_bytes
+            return read_range(store, key, wanted), wanted.size_bytes
 
         data: Buffer = process_cache().get((store.url, key), load)
         return IndexBytes(name, memoryview(data)[place.start : place.end])

@@ -22,7 +22,7 @@ from tiers import TIER
 from pyspark_kafkalog import LogDir, threads
 from pyspark_kafkalog.maintenance.cleaner.record_chunks import work_ahead
 from pyspark_kafkalog.maintenance.jobs.tasks import LocalTasks, TaskFailedError
-from pyspark_kafkalog.object_store.probe import check_store
+from pyspark_kafkalog.object_store.retries import check_store
 from pyspark_kafkalog.storage.filesystem import beside, in_parallel
 from pyspark_kafkalog.threads import NoThreadError, Workers, freeze_imports, keep_freed_memory, side_by_side
 

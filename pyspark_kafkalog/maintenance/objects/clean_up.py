@@ -39,7 +39,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
 )
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.store import Build, MetadataStore
-from pyspark_kafkalog.object_store.probe import is_old_probe
+from pyspark_kafkalog.object_store.retries import is_old_probe
 from pyspark_kafkalog.object_store.store import ObjectMetadata
 from pyspark_kafkalog.root.admin import broker_config
 from pyspark_kafkalog.root.file_root import FileRoot

@@ -261,7 +261,7 @@ def has_commits_from(
     """
     now = Moment(monotonic(), clock())
     try:
-        store.get_ranges(commit_key(offset), [ByteRange(0, 1)])  # unlike a HEAD's, a refusal says what is missing
+        store.get_range(commit_key(offset), ByteRange(0, 1))  # unlike a HEAD's, a refusal says what is missing
     except ObjectNotFoundError:
         known = _ENDS.get(store)
         if known is None or known[0] > offset or known[1].seconds_until(now) > READER_TRUST_S:
@@ -676,7 +676,7 @@ class ObjectCommitLog(CommitLog):
         if parse_commit_key(key) is None and parse_snapshot_key(key) is None:
             return True  # unknown: another thread has gone on meanwhile, or this is the first commit
         try:
-            self._store.get_ranges(key, [ByteRange(0, 1)])  # unlike a HEAD's, a refusal says what is missing
+            self._store.get_range(key, ByteRange(0, 1))  # unlike a HEAD's, a refusal says what is missing
         except ObjectNotFoundError:
             return False
         return True

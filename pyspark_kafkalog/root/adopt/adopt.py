@@ -49,11 +49,7 @@ from pyspark_kafkalog.metadata.image import (
     topic_record,
 )
 from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
-from pyspark_kafkalog.metadata.messages.metadata_records import (
-    ConfigRecord,
-    MetadataRecord,
-    ProducerIdsRecord,
-)
+from pyspark_kafkalog.metadata.messages.metadata_records import ConfigRecord, MetadataRecord, ProducerIdsRecord
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, is_native_root, metadata_dir, write_marker
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, lock_records
 from pyspark_kafkalog.metadata.users import credential_record, quota_records
@@ -80,10 +76,7 @@ from pyspark_kafkalog.root.adopt.plan import (
 from pyspark_kafkalog.root.bootstrap import create_root
 from pyspark_kafkalog.root.directories import renamed_directory
 from pyspark_kafkalog.root.transactions.states import OpenTransactions
-from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_OFFSET_CHECKPOINT,
-)
+from pyspark_kafkalog.storage.artefacts.checkpoint_file import RECOVERY_POINT_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT
 from pyspark_kafkalog.storage.artefacts.marker_files import (
     CLEAN_SHUTDOWN_FILE,
     read_topic_id,

@@ -343,10 +343,7 @@ def transactions_of_plan(plan: AdoptionPlan, clock: Callable[[], int]) -> tuple[
     for each in found:
         try:
             of_partition = find_open_transactions(
-                [each],
-                states,
-                expiration_ms=plan.broker_config.producer_id_expiration_ms,
-                now_ms=clock(),
+                [each], states, expiration_ms=plan.broker_config.producer_id_expiration_ms, now_ms=clock()
             )
         except DiskFormatError as error:
             notes.append(f"open transactions of {each.topic}-{each.partition} cannot be read: {error}")

@@ -37,11 +37,7 @@ from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.users import Quotas, ScramCredentials
 from pyspark_kafkalog.root.bootstrap import DEFAULT_NODE_ID
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
-from pyspark_kafkalog.root.brokers.image import (
-    BrokerMetadata,
-    BrokerTopic,
-    read_broker_metadata,
-)
+from pyspark_kafkalog.root.brokers.image import BrokerMetadata, BrokerTopic, read_broker_metadata
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, in_remote_storage
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     CHECKPOINTS,
@@ -84,11 +80,7 @@ _RENAMED_SUFFIXES: Final = ("-delete", "-stray", "-future")
 
 #: The configurations of a broker's internal topics. Without them retention would delete what compaction should keep.
 _INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
-    "__consumer_offsets": {
-        "cleanup.policy": "compact",
-        "compression.type": "producer",
-        "segment.bytes": "104857600",
-    },
+    "__consumer_offsets": {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"},
     "__transaction_state": {
         "cleanup.policy": "compact",
         "compression.type": "uncompressed",

@@ -197,11 +197,7 @@ class ReadOnlyRoot(Unguarded):
         self._refuse()
 
     def commit_staged(
-        self,
-        staged: Sequence[Staged],
-        *,
-        transaction: WriteTransaction | None = None,
-        flush: FlushMode = "fsync",
+        self, staged: Sequence[Staged], *, transaction: WriteTransaction | None = None, flush: FlushMode = "fsync"
     ) -> NoReturn:
         self._refuse()
 

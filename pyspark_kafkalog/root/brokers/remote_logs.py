@@ -191,11 +191,7 @@ class RemoteLogs:
         remote = find_remote_log(self._metadata, storage, partition, found.directory, found.log_end_offset)
         if remote.log.segments:
             self._storage = storage
-        return replace(
-            found,
-            remote=RemotePart(remote.log, look_up),
-            log_start_offset=_raised_log_start(found, remote),
-        )
+        return replace(found, remote=RemotePart(remote.log, look_up), log_start_offset=_raised_log_start(found, remote))
 
 
 def _raised_log_start(found: PartitionSnapshot, remote: FoundRemoteLog) -> int:

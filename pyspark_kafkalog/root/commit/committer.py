@@ -30,11 +30,7 @@ from pyspark_kafkalog.errors import (
     UnknownTopicError,
 )
 from pyspark_kafkalog.metadata.image import MetadataImage
-from pyspark_kafkalog.metadata.messages.metadata_records import (
-    MetadataRecord,
-    ProducerIdsRecord,
-    StagingHorizonRecord,
-)
+from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, ProducerIdsRecord, StagingHorizonRecord
 from pyspark_kafkalog.object_store.store import ObjectNotFoundError, ObjectStoreError
 from pyspark_kafkalog.root.commit.changes import (
     CommitUnit,

@@ -237,11 +237,7 @@ class OpenLogs:
     # Resuming
 
     def _resume(
-        self,
-        image: MetadataImage,
-        topic_partition: TopicPartition,
-        state: LogState,
-        staged: Collection[str] | None,
+        self, image: MetadataImage, topic_partition: TopicPartition, state: LogState, staged: Collection[str] | None
     ) -> OpenLog:
         topic = image.topic(topic_partition.topic)
         of_directory = None

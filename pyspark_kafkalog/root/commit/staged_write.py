@@ -269,10 +269,7 @@ def _remove_leftovers(commits: FileCommits, write: _Write, others: Sequence[Path
 
 
 def commit_objects(
-    metadata: MetadataStore,
-    store: ObjectStore,
-    staged: Sequence[WrittenObject],
-    transaction: WriteTransaction | None,
+    metadata: MetadataStore, store: ObjectStore, staged: Sequence[WrittenObject], transaction: WriteTransaction | None
 ) -> CommitResult:
     """Append the batches of the objects, in the given order for each partition, in one commit.
 

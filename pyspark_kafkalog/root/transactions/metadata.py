@@ -32,11 +32,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark_kafkalog.metadata.messages.internal_records import (
-    PartitionsSchema,
-    TransactionLogKey,
-    TransactionLogValue,
-)
+from pyspark_kafkalog.metadata.messages.internal_records import PartitionsSchema, TransactionLogKey, TransactionLogValue
 from pyspark_kafkalog.record.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 from pyspark_kafkalog.root.transactions.states import TransactionState, TransactionStatus
 from pyspark_kafkalog.root.writes import LAST_PRODUCER_EPOCH

@@ -212,11 +212,7 @@ class OpenTransactions:
 
 
 def find_open_transactions(
-    partitions: Iterable[PartitionSnapshot],
-    states: Mapping[str, TransactionState],
-    *,
-    expiration_ms: int,
-    now_ms: int,
+    partitions: Iterable[PartitionSnapshot], states: Mapping[str, TransactionState], *, expiration_ms: int, now_ms: int
 ) -> OpenTransactions:
     """The open transactions in `partitions`, below their high watermarks. Raises DiskFormatError for damage."""
     names = {state.producer_id: name for name, state in states.items()}

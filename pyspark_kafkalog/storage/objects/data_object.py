@@ -227,7 +227,7 @@ def read_footer(store: ObjectStore, key: str, size_bytes: int) -> tuple[ObjectRu
 def _tail(store: ObjectStore, key: str, size_bytes: int, tail_bytes: int) -> Buffer:
     if tail_bytes <= 0:
         raise _damage(f"{store.url}/{key}", 0, f"a trailer of {_TRAILER.size} bytes", "an empty object")
-    (tail,) = store.get_ranges(key, [ByteRange(size_bytes - tail_bytes, tail_bytes)])
+    tail = store.get_range(key, ByteRange(size_bytes - tail_bytes, tail_bytes))
     if len(tail) != tail_bytes:
         raise _damage(
             f"{store.url}/{key}", size_bytes - tail_bytes, f"{tail_bytes} bytes", f"{len(tail)} bytes from the store"

@@ -42,13 +42,7 @@ from pyspark_kafkalog.storage.log.producers import (
     ProducerStateManager,
     producer_batches,
 )
-from pyspark_kafkalog.storage.names import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    segment_file,
-)
+from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, segment_file
 from pyspark_kafkalog.storage.segment.index_entries import IndexRows, SegmentCounters
 from pyspark_kafkalog.storage.segment.reader import BATCH_BYTES_MAX
 from pyspark_kafkalog.storage.segment.segment import BatchChunk, LogSegment, read_chunks, read_range
@@ -243,11 +237,7 @@ def scan_closed_segment(
         scan = scan_batches(data[at:], file=file, file_position=at, max_batches=_BATCHES_A_SCAN)
         if not len(scan.batches):
             raise scan.fault or CorruptRecordError(
-                file=file,
-                position=at,
-                expected=f"batches up to byte {len(data)}",
-                found="a torn batch",
-                advice=advice,
+                file=file, position=at, expected=f"batches up to byte {len(data)}", found="a torn batch", advice=advice
             )
         first, last = int(scan.batches["base_offset"][0]), int(scan.batches["last_offset"][-1])
         if first < next_offset or last >= segment.end_offset:

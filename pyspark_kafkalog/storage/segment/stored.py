@@ -103,11 +103,7 @@ def local_extent(directory: Path, segment: StoredSegment) -> LocalExtent:
 
 
 def closed_segments(
-    directory: Path,
-    active_base_offset: int,
-    *,
-    with_index_sizes: bool = False,
-    listing: PartitionListing | None = None,
+    directory: Path, active_base_offset: int, *, with_index_sizes: bool = False, listing: PartitionListing | None = None
 ) -> list[StoredSegment]:
     """The segments below the active one, in order; empty for a partition without a directory.
 

@@ -417,7 +417,7 @@ def object_copy(url: str) -> int:
     size_bytes = store.head(key).size_bytes
     if size_bytes > INT32_MAX:
         raise OSError(f"{url}: expected at most {INT32_MAX} bytes, found {size_bytes}")
-    return _copy(url, size_bytes, lambda start, count: store.get_ranges(key, [ByteRange(start, count)])[0])
+    return _copy(url, size_bytes, lambda start, count: store.get_range(key, ByteRange(start, count)))
 
 
 def log_at(log_dir: LogDir, topic_partition: TopicPartition, offset: int, *, max_bytes: int) -> StoredLog:

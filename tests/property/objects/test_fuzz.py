@@ -167,16 +167,16 @@ class LyingStore(FaultyStore):
         body = super().get(key, max_bytes=max_bytes)
         return body[: self._rng.randrange(len(body) + 1)] if self._lies("whole objects are cut off") else body
 
-    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[Any]:
-        parts = super().get_ranges(key, ranges)
+    def get_range(self, key: str, wanted: ByteRange) -> Any:
+        found = super().get_range(key, wanted)
         if self._lies("ranges are short"):
-            return [part[: self._rng.randrange(len(part) + 1)] for part in parts]
+            return found[: self._rng.randrange(len(found) + 1)]
         if self._lies("ranges are elsewhere"):
             by = self._rng.choice([1, 61, 1000])
-            return super().get_ranges(key, [ByteRange(each.start + by, each.size_bytes) for each in ranges])
+            return super().get_range(key, ByteRange(wanted.start + by, wanted.size_bytes))
         if self._lies("ranges are long"):
-            return [bytes(part) + b"\0" * self._rng.randrange(100) for part in parts]
-        return parts
+            return bytes(found) + b"\0" * self._rng.randrange(100)
+        return found
 
     def head(self, key: str) -> ObjectMetadata:
         found = super().head(key)

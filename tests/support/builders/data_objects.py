@@ -73,7 +73,7 @@ class Objects:
         found = self.committed[object_id]
         if found.inline_data is not None:
             return memoryview(found.inline_data)[start : start + size_bytes]
-        return self.store.get_ranges(found.key, [ByteRange(start, size_bytes)])[0]
+        return self.store.get_range(found.key, ByteRange(start, size_bytes))
 
 
 @dataclass

@@ -18,7 +18,7 @@ import contextlib
 import threading
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, TypeVar
@@ -35,7 +35,7 @@ from pyspark_kafkalog.object_store.store import (
 )
 
 WRITES: Final = ("create", "put", "delete", "copy")
-KINDS: Final = (*WRITES, "get", "get_ranges", "head", "list", "sign")
+KINDS: Final = (*WRITES, "get", "get_range", "head", "list", "sign")
 TIMEOUT_MS: Final = 10_000
 #: Keys a delete request takes, as on S3.
 DELETED_AT_ONCE: Final = 1000
@@ -235,12 +235,9 @@ class FaultyStore:
             raise ObjectStoreError(f"{self.url}/{key}: expected at most {max_bytes} bytes, found {len(body)}")
         return body
 
-    def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[Any]:
-        check_key(key)
-        if not ranges:
-            return []
-        body = self._call("get_ranges", (key,), lambda: self._find(key).body, requests=len(ranges))
-        return [memoryview(body)[each.start : each.end] for each in ranges]
+    def get_range(self, key: str, wanted: ByteRange) -> Any:
+        body = self._call("get_range", (check_key(key),), lambda: self._find(key).body)
+        return memoryview(body)[wanted.start : wanted.end]
 
     def head(self, key: str) -> ObjectMetadata:
         check_key(key)

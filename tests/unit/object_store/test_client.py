@@ -20,7 +20,7 @@ from fakes.http_relay import Answer, HttpRelay, Request
 
 from pyspark_kafkalog.errors import InvalidOptionError, MissingPackageError
 from pyspark_kafkalog.object_store import client
-from pyspark_kafkalog.object_store.client import merge_ranges, open_store
+from pyspark_kafkalog.object_store.client import open_store
 from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.retries import Waiting, create_once
 from pyspark_kafkalog.object_store.settings import StoreSettings
@@ -131,7 +131,7 @@ PAGE = Answer(404, HTML)
 REQUESTS: dict[str, tuple[Callable[[ObjectStore], object], Answer]] = {
     "get": (lambda store: store.get("key", max_bytes=9), Answer(200, b"body", FOUND)),
     "ranges": (
-        lambda store: store.get_ranges("key", [ByteRange(0, 4)]),
+        lambda store: store.get_range("key", ByteRange(0, 4)),
         Answer(206, b"body", FOUND | {"Content-Range": "bytes 0-3/9"}),
     ),
     "head": (lambda store: store.head("key"), Answer(200, b"", FOUND)),
@@ -156,7 +156,7 @@ def test_a_404_that_names_the_object_is_a_missing_object(code: str) -> None:
         for read in (
             lambda: store.get("key", max_bytes=9),
             lambda: store.head("key"),
-            lambda: store.get_ranges("key", [ByteRange(0, 1)]),
+            lambda: store.get_range("key", ByteRange(0, 1)),
         ):
             with pytest.raises(ObjectNotFoundError, match="log/key: there is no such object"):
                 read()
@@ -442,7 +442,7 @@ def test_an_object_larger_than_the_bound_is_not_read() -> None:
 )
 def test_a_store_that_sends_another_range_is_not_believed(answer: Answer) -> None:
     with HttpRelay(answer=answers(answer)) as relay, pytest.raises(ObjectStoreError, match="s3://bucket/log/key"):
-        open_at(relay).get_ranges("key", [ByteRange(0, 10)])
+        open_at(relay).get_range("key", ByteRange(0, 10))
 
 
 @pytest.mark.parametrize("secret", ["access_key", "session_token"])
@@ -522,7 +522,7 @@ def test_a_wrong_key_makes_no_request(key: str) -> None:
             lambda: store.create(key, b""),
             lambda: store.put(key, b""),
             lambda: store.get(key, max_bytes=9),
-            lambda: store.get_ranges(key, [ByteRange(0, 1)]),
+            lambda: store.get_range(key, ByteRange(0, 1)),
             lambda: store.head(key),
             lambda: store.delete(["a", key]),
             lambda: store.copy("a", key),
@@ -574,15 +574,6 @@ def test_a_credentials_file_that_cannot_be_read_is_named(tmp_path: Path) -> None
             store.head("key")
         missing.write_text("[default]\naws_access_key_id = key\naws_secret_access_key = HIDDEN\n")
         assert store.get("key", max_bytes=9) == b"body"
-
-
-def test_ranges_are_joined_where_the_gap_is_small() -> None:
-    def merged(gap_bytes: int, *ranges: tuple[int, int]) -> list[tuple[int, int]]:
-        return [(each.start, each.end) for each in merge_ranges([ByteRange(a, b - a) for a, b in ranges], gap_bytes)]
-
-    assert merged(0, (5, 8), (0, 3)) == [(0, 3), (5, 8)]
-    assert merged(2, (5, 8), (0, 3)) == [(0, 8)]
-    assert merged(0, (0, 10), (2, 3), (10, 11)) == [(0, 11)]
 
 
 def test_a_store_is_opened_once_for_the_same_settings() -> None:

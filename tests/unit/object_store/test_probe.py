@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from fakes.faulty_store import Fault, FaultyStore, MemoryBucket
 
-from pyspark_kafkalog.object_store.probe import PROBE_FOLDER, check_store
-from pyspark_kafkalog.object_store.retries import Waiting
+from pyspark_kafkalog.object_store.retries import PROBE_FOLDER, Waiting, check_store
 from pyspark_kafkalog.object_store.store import (
     ObjectExistsError,
     ObjectStoreError,

@@ -50,11 +50,11 @@ def test_boundary_is_read_once_for_plans_at_end_of_log() -> None:
     clock = store.bucket.clock
     metadata = create_object_root(store)
     for seconds, versions, expected in (
-        (0, (0, 0, 1), {"get_ranges": 3, "get": 1}),
-        (READER_TRUST_S - 5, (1,), {"get_ranges": 1}),
-        (6, (1,), {"get_ranges": 1}),
-        (READER_TRUST_S + 1, (1,), {"get_ranges": 1, "get": 1}),
-        (0, (0,), {"get_ranges": 1, "get": 1}),  # the log could have been seen to end at 1, and begin there since
+        (0, (0, 0, 1), {"get_range": 3, "get": 1}),
+        (READER_TRUST_S - 5, (1,), {"get_range": 1}),
+        (6, (1,), {"get_range": 1}),
+        (READER_TRUST_S + 1, (1,), {"get_range": 1, "get": 1}),
+        (0, (0,), {"get_range": 1, "get": 1}),  # the log could have been seen to end at 1, and begin there since
     ):
         clock.advance(int(seconds * 1000))
         store.requests.clear()
@@ -117,7 +117,7 @@ def test_task_reads_many_small_writes_with_few_requests_and_opens_no_root() -> N
     log_dir = small_writes(300)
     store = FaultyStore(store_of(str(log_dir.path)).bucket)
     assert planned_read(log_dir, 1, store) == [b"%d" % number for number in range(1, 300, 2)]
-    assert store.requests["get_ranges"] == 1
+    assert store.requests["get_range"] == 1
     assert store.requests.total() <= 2 + 10
     assert not [call for call in store.calls if call.kind == "list" or "meta.properties" in call.keys[0]]
 

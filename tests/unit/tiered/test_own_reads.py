@@ -282,8 +282,8 @@ def test_plan_and_reads_of_a_store_take_few_requests(tmp_path: Path, monkeypatch
     remote_objects._cache.cache_clear()
     assert rows(log_dir) == before
     segments = len(image_of(log_dir).segments)
-    assert store.requests["get_ranges"] <= 2 * segments
-    assert set(store.requests) == {"get_ranges"}
+    assert store.requests["get_range"] <= 2 * segments
+    assert set(store.requests) == {"get_range"}
     assert len(tasks) == 1
 
 

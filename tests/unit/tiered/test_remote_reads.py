@@ -93,7 +93,7 @@ def test_task_requests_the_log_once_and_one_index(store: FaultyStore) -> None:
     (first, *_) = planned(endingOffsets='{"tiered":{"0":113}}')
     store.requests.clear()
     assert list(task_rows(first)) == rows(0, 113)
-    assert store.requests == {"get": 1, "get_ranges": 1}
+    assert store.requests == {"get": 1, "get_range": 1}
 
 
 def test_segment_whose_object_is_missing_is_data_loss_that_names_it(
@@ -204,7 +204,7 @@ def test_damaged_or_missing_indexes_change_no_row(store: FaultyStore) -> None:
 
 def test_failing_request_is_an_error_that_names_the_object(store: FaultyStore) -> None:
     def fail(call: Call) -> None:
-        if call.kind == "get_ranges":
+        if call.kind == "get_range":
             raise ObjectNotFoundError(f"memory: no object {call.keys}")
 
     store.before = fail

@@ -127,7 +127,7 @@ def test_directory_replaces_files_creates_folders_and_removes_empty_ones(tmp_pat
     store.put("a/b/c.log", b"three")
     store.put("a/d.log", b"")
     assert store.get("a/b/c.log", max_bytes=10) == b"three"
-    assert store.get_ranges("a/b/c.log", [ByteRange(1, 2)]) == [b"hr"]
+    assert store.get_range("a/b/c.log", ByteRange(1, 2)) == b"hr"
     store.delete(["a/b/c.log", "a/b/absent", "absent/absent"])
     with pytest.raises(ObjectNotFoundError):
         store.get("a/b/c.log", max_bytes=10)

@@ -331,7 +331,7 @@ def test_cleaning_whose_segments_were_replaced_and_deleted_leaves_the_log_to_the
         assert clean_partition(log_dir.root, "orders", 0).error is None
         assert clean_up_root(object_root(log_dir), now_ms=NOW_MS + DAY_MS).dropped_count > 0
 
-    outer = while_cleaning(log_dir, clean_and_delete, at=("get_ranges", ".log"))
+    outer = while_cleaning(log_dir, clean_and_delete, at=("get_range", ".log"))
     assert (outer.error, outer.skipped) == (None, "another run has the partition")
     check_nothing_lost(log_dir, before)
 
@@ -343,7 +343,7 @@ def test_object_that_is_lost_during_cleaning_is_an_error(log_dir: LogDir) -> Non
         [first] = {key for key in bucket.objects if f"{segments_of(log_dir)[0].segment_id}.log" in key}
         del bucket.objects[first]
 
-    report = while_cleaning(log_dir, lose, at=("get_ranges", ".log"))
+    report = while_cleaning(log_dir, lose, at=("get_range", ".log"))
     assert "no such object" in (report.error or "")
 
 

@@ -193,7 +193,7 @@ def test_copy_of_some_topics_has_those_alone(original: LogDir, tmp_path: Path) -
 
 def opened(bucket: MemoryBucket, monkeypatch: pytest.MonkeyPatch, faults: Callable[[Call], Fault | None]) -> LogDir:
     """The root as another process opens it, whose requests of records meet `faults`."""
-    use(bucket, monkeypatch, faults=lambda call: faults(call) if call.kind == "get_ranges" else None)
+    use(bucket, monkeypatch, faults=lambda call: faults(call) if call.kind == "get_range" else None)
     return LogDir.open(ADDRESS)
 
 

@@ -55,7 +55,7 @@ def values(log_dir: LogDir) -> list[tuple[int, int, bytes]]:
 
 
 def data_requests(store: FaultyStore) -> int:
-    return sum(each.kind == "get_ranges" and each.keys[0].startswith("data/") for each in store.calls)
+    return sum(each.kind == "get_range" and each.keys[0].startswith("data/") for each in store.calls)
 
 
 @pytest.mark.parametrize("slots", [1, 4])

@@ -194,7 +194,7 @@ def test_object_merged_and_deleted_while_it_is_verified_is_no_finding(stored: St
     merged = []
 
     def merge_first(call: Any) -> None:
-        if not merged and call.kind == "get_ranges" and call.keys[0].startswith("data/"):
+        if not merged and call.kind == "get_range" and call.keys[0].startswith("data/"):
             merged.append(call)
             for each in (A, B):
                 merge_partition(stored.metadata, stored.objects, stored.config, each, clock=stored.place.clock)

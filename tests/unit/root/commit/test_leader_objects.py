@@ -182,7 +182,7 @@ def test_earlier_batches_are_read_once_for_each_producer(servers: Servers) -> No
     for sequence in (0, 20, 0):
         (refused,) = other.commit([produce(A, client_batch("a", producer=P, sequence=sequence))])
         assert isinstance(refused, OutOfOrderSequenceError)
-        counts.append(requests["get"] + requests["get_ranges"])
+        counts.append(requests["get"] + requests["get_range"])
     assert [after - before for before, after in pairwise(counts)] == [1, 1]  # whether the image is the newest
 
 
@@ -242,7 +242,7 @@ def test_plain_appends_read_no_producers_and_known_ones_take_no_request(servers:
     client = servers.clients[-1]
     client.requests.clear()
     writer.commit([produce(A, client_batch("b"))])
-    assert "get_ranges" not in client.requests
+    assert "get_range" not in client.requests
     writer.commit([produce(A, client_batch("c", producer=P, sequence=1))])
     client.requests.clear()
     writer.commit([produce(A, client_batch("d", producer=P, sequence=2))])

@@ -84,7 +84,7 @@ def test_object_holds_partitions_in_order_and_says_so_in_footer(store: FaultySto
         (TOPIC_IDS["returns"], 0, 2),
     ]
     assert read_footer(store, written.key, written.size_bytes) == written.runs
-    assert store.requests["get_ranges"] == 1
+    assert store.requests["get_range"] == 1
     assert len(store.bucket.body(written.key)) == written.size_bytes
 
 
@@ -92,7 +92,7 @@ def test_footer_that_is_longer_than_first_request_is_read_whole(store: FaultySto
     plans = [Plan(TopicPartition("orders", number), [[T0]]) for number in range(1300)]
     (written,) = put(store, tmp_path, plans)
     assert read_footer(store, written.key, written.size_bytes) == written.runs
-    assert store.requests["get_ranges"] == 2
+    assert store.requests["get_range"] == 2
 
 
 def test_small_task_returns_its_bytes(store: FaultyStore, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_neighbouring_runs_of_one_object_are_one_request(store: FaultyStore, tmp
     log.append(objects, [0], plans, leader_epoch=0)
     assert len(log.rows) == 3
     assert all_bytes(RunExtent(log.runs, objects, name="A")) == b"".join(log.batches)
-    assert store.requests["get_ranges"] == 1
+    assert store.requests["get_range"] == 1
 
 
 def test_reading_on_requests_pieces_ahead_but_a_header_does_not(store: FaultyStore, tmp_path: Path) -> None:
@@ -205,10 +205,10 @@ def test_reading_on_requests_pieces_ahead_but_a_header_does_not(store: FaultySto
         log.append(objects, [number], plans, leader_epoch=0)
     with SegmentReader(RunExtent(log.runs, objects, name="A")) as reader:
         assert reader.header_at(0).base_offset == 0
-        assert store.requests["get_ranges"] == 1
+        assert store.requests["get_range"] == 1
         runs = reader.runs(0, start_offset=0, end_offset=50, limit_offset=50)
         assert sum(len(run.batches) for run in runs) == 50
-    assert store.requests["get_ranges"] == 50
+    assert store.requests["get_range"] == 50
 
 
 def test_index_lookups_find_batch_exactly(store: FaultyStore, tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_shortened_staged_file_is_reported(store: FaultyStore, tmp_path: Path) -
 @pytest.mark.parametrize("fault", [Fault.FAILS_BEFORE, Fault.TIMEOUT, Fault.UNAVAILABLE, Fault.DENIED])
 def test_fault_of_store_is_raised_by_read(store: FaultyStore, tmp_path: Path, fault: Fault) -> None:
     objects, log = log_of(store, tmp_path, [Plan(A, [[T0]])])
-    store.faults = lambda call: fault if call.kind == "get_ranges" else None
+    store.faults = lambda call: fault if call.kind == "get_range" else None
     source = RunExtent(log.runs, objects, name="A").open()
     with pytest.raises(ObjectStoreError):
         source.read(0, 10)
@@ -371,7 +371,7 @@ def test_number_of_runs_that_cannot_be_is_refused_without_reading_it(store: Faul
     store.bucket.write("data/x", data)
     with pytest.raises(CorruptRecordError, match="a number of runs that fits the object"):
         read_footer(store, "data/x", len(data))
-    assert store.requests["get_ranges"] == 1
+    assert store.requests["get_range"] == 1
 
 
 @pytest.mark.parametrize("is_large", [False, True])
@@ -462,4 +462,4 @@ def test_calls_are_only_range_requests(store: FaultyStore, tmp_path: Path) -> No
     seen: list[Call] = []
     store.before = seen.append
     all_bytes(RunExtent(log.runs, objects, name="A"))
-    assert [call.kind for call in seen] == ["get_ranges"]
+    assert [call.kind for call in seen] == ["get_range"]
