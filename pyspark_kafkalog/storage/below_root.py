@@ -117,7 +117,9 @@ def is_there(path: str | Path) -> bool:
 
 def _opened(path: str | Path, flags: int, mode: int) -> int:
     directory, name = split(path)
-    directory_fd = open_names(directory)
+    kept = _kept.directories
+    kept_fd = None if kept is None else kept.used.get(directory)
+    directory_fd = open_names(directory) if kept_fd is None else kept_fd
     try:
         return os.open(name, flags | _ALWAYS, mode, dir_fd=directory_fd)
     except OSError as error:
@@ -127,7 +129,8 @@ def _opened(path: str | Path, flags: int, mode: int) -> int:
         error.filename = str(path)
         raise
     finally:
-        close_names(directory_fd)
+        if kept_fd is None:
+            close_names(directory_fd)
 
 
 def _regular(fd: int, path: str | Path) -> os.stat_result:
@@ -178,11 +181,11 @@ class KeptDirectories:
         self._most = most
         self._open: dict[str, int] = {}
         self._places: dict[str, tuple[int, int]] = {}  # device and inode, of those that were used in several blocks
-        self._checked: set[str] = set()  # in this block
+        self.used: dict[str, int] = {}  # those that were used in this block, and found in place
 
     def __enter__(self) -> None:
         if _kept.directories is None:
-            self._checked.clear()
+            self.used.clear()
             _kept.directories = self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -193,16 +196,16 @@ class KeptDirectories:
         """See the function of this name."""
         fd = self._open.get(directory)
         if fd is not None:
-            if directory in self._checked or self._is_in_place(directory, fd):
-                self._checked.add(directory)
+            if directory in self.used or self._is_in_place(directory, fd):
+                self.used[directory] = fd
                 return fd
             self._drop(directory)
         fd = _open_directory(directory, _NAMES_ONLY)
         if len(self._open) == self._most:
-            self._drop(next((each for each in self._open if each not in self._checked), None))
+            self._drop(next((each for each in self._open if each not in self.used), None))
         if len(self._open) < self._most:
             self._open[directory] = fd
-            self._checked.add(directory)
+            self.used[directory] = fd
         return fd
 
     def forget(self, directory: str) -> None:
@@ -230,6 +233,7 @@ class KeptDirectories:
     def _drop(self, directory: str | None) -> None:
         if directory is not None:
             self._places.pop(directory, None)
+            self.used.pop(directory, None)
             os.close(self._open.pop(directory))
 
 

@@ -255,7 +255,7 @@ class _LeaderAppend:
 
     @property
     def size_bytes(self) -> int:
-        return sum(len(each.data) for each in self._plan.parts)
+        return sum([len(each.data) for each in self._plan.parts])
 
     def append_to(self, logs: OpenLogs, image: MetadataImage) -> UnifiedLog:
         log = logs.open(image, self.topic_partition).log

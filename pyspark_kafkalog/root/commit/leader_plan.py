@@ -198,7 +198,7 @@ class PlacedBatches:
 CheckedResult: TypeAlias = "PlacedBatches | Sequence[UnitResult]"
 
 
-#: Opens a partition of the image for the commit. Raises KafkalogError or OSError if its log cannot be opened.
+#: Opens a partition of the image for the commit. Raises UnknownTopicError; KafkalogError or OSError of its log.
 OpenPartition = Callable[[TopicPartition], PartitionPlan]
 
 
@@ -266,7 +266,6 @@ class CommitPlan:
     def _partition(self, topic_partition: TopicPartition) -> PartitionPlan:
         plan = self.partitions.get(topic_partition)
         if plan is None:
-            self.image.partition(topic_partition.topic, topic_partition.partition)
             try:
                 plan = self._open_partition(topic_partition)
             except KafkalogError:

@@ -105,7 +105,8 @@ class LogNotKeptError(Exception):
 class OpenLog:
     """A log at the committed `state`, and the leader epoch of its next batches.
 
-    `epochs` and `epochs_file` are its leader epochs, and the file that they were last written to.
+    `epochs` and `epochs_file` are its leader epochs, and the file that they were last written to. `found_in` is the
+    last commit in which it was found current, by its number.
     """
 
     log: UnifiedLog
@@ -115,6 +116,7 @@ class OpenLog:
     configs: tuple[Mapping[str, str], Mapping[str, Mapping[str, str]]]
     epochs: tuple[EpochEntry, ...]
     epochs_file: _FileState
+    found_in: int
 
     def is_current(self, image: MetadataImage, topic: TopicImage, state: LogState) -> bool:
         """Whether the log is as `image` says, and no other process has touched its files."""
@@ -162,11 +164,11 @@ class OpenLogs:
         self._knows_producers = knows_producers
         self._logs: dict[TopicPartition, OpenLog] = {}  # the least recently used first
         self._producers: dict[TopicPartition, _Producers] = {}
-        self._checked: set[TopicPartition] = set()  # found current in the present commit
+        self._commits = 0
 
     def begin(self) -> None:
         """A commit begins: others may have written since the last one."""
-        self._checked.clear()
+        self._commits += 1
 
     def open(
         self,
@@ -182,7 +184,7 @@ class OpenLogs:
         the files to append, if only these are.
         """
         kept = self._logs.get(topic_partition)
-        if kept is not None and topic_partition in self._checked:
+        if kept is not None and kept.found_in == self._commits:
             return kept
         topic = image.topic(topic_partition.topic)
         state = image.partition(topic_partition.topic, topic_partition.partition).state
@@ -190,7 +192,7 @@ class OpenLogs:
         if kept is not None and kept.is_current(image, topic, state):
             kept.log.active_segment.reserve_room()
             self._logs[topic_partition] = self._logs.pop(topic_partition)
-            self._checked.add(topic_partition)
+            kept.found_in = self._commits
             self._forget_expired(topic_partition)
             return kept
         if not may_resume:
@@ -200,7 +202,6 @@ class OpenLogs:
             kept.log.suspend()
         opened = self._resume(image, topic_partition, state, staged)
         self._logs[topic_partition] = opened
-        self._checked.add(topic_partition)
         while len(self._logs) > self.capacity:
             self._logs.pop(next(iter(self._logs))).log.suspend()
         return opened
@@ -252,7 +253,8 @@ class OpenLogs:
                 self._restore_producers(topic_partition, topic.topic_id, log)
             leader_epoch = log.epoch_after(state.leader_epoch)
             configs = topic.configs, image.broker_configs
-            return OpenLog(log, topic.topic_id, state, leader_epoch, configs, log.epochs.entries, _epochs_file(log))
+            epochs = log.epochs.entries
+            return OpenLog(log, topic.topic_id, state, leader_epoch, configs, epochs, _epochs_file(log), self._commits)
         except BaseException:
             log.suspend()
             raise
@@ -298,7 +300,7 @@ def _is_in_place(log: UnifiedLog) -> bool:
 def _epochs_file(log: UnifiedLog) -> _FileState:
     """Identifies the content of the leader epoch checkpoint, which is always replaced as a whole."""
     try:
-        found = os.stat(log.epochs.path)
+        found = os.stat(str(log.epochs.path))  # calls with paths that are no strings take longer
     except FileNotFoundError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
@@ -487,8 +489,9 @@ class FileCommits:
         unflushed: list[UnifiedLog] = []
         count = self.logs.capacity
         for at in range(0, len(appends), count):
-            self._flush(unflushed)  # the next ones may take their places among the open logs
-            unflushed = []
+            if unflushed:
+                self._flush(unflushed)  # the next ones may take their places among the open logs
+                unflushed = []
             some = appends[at : at + count]
             for each, log in zip(some, self._appended(image, some), strict=True):
                 if log is None:

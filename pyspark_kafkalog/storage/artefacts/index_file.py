@@ -298,7 +298,7 @@ class MappedIndex:
     def is_in_place(self) -> bool:
         """Whether the name still refers to the open file, and the length is still the one that was left."""
         try:
-            found = os.stat(self._path)
+            found = os.stat(str(self._path))
         except FileNotFoundError:
             return False
         if self._inode is None:
@@ -324,7 +324,8 @@ class MappedIndex:
     def trim(self) -> None:
         """Shorten the file to its entries, as rolling and closing do."""
         self._reserved_bytes = 0
-        self.resize(self.size_bytes)
+        if self._length_bytes != self.size_bytes:
+            self.resize(self.size_bytes)
 
     def reset(self) -> None:
         """Drop all entries and preallocate again: the first step of a rebuild, whatever the file holds."""

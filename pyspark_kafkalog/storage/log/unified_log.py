@@ -229,14 +229,15 @@ class UnifiedLog:
 
     def state(self) -> LogState:
         """The state that a commit must carry so that `resume` can continue from here."""
-        counters = self.active_segment.counters()
+        active = self.active_segment
+        counters = active.counters()
         latest = self.epochs.latest
         first_unstable = self._producers.first_undecided_offset
         return LogState(
             leader_epoch=0 if latest is None else latest.epoch,
             log_start_offset=self.log_start_offset,
             log_end_offset=self.log_end_offset,
-            active_base_offset=self.active_segment.base_offset,
+            active_base_offset=active.base_offset,
             active_size_bytes=counters.size_bytes,
             active_first_timestamp_ms=counters.first_timestamp_ms,
             active_max_timestamp_ms=counters.max_timestamp_ms,
