@@ -30,9 +30,9 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 import numpy as np
+from bench_runs import commits_in
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.metadata.root_lock import KeptRootLock
 from pyspark_kafkalog.record.header import ATTRIBUTES_AT, BASE_SEQUENCE_AT, CRC_AT, crc32c
 from pyspark_kafkalog.record.reference import Record, encode_batch
@@ -151,9 +151,9 @@ def run(options: argparse.Namespace, home: Path) -> None:
         try:
             workers = [Worker(connected(address), checked_for, each, options) for each in range(options.workers)]
             load(workers, _WARM_UP_S)
-            before, commits = cpu_s(process.pid), _commits(root)
+            before, commits = cpu_s(process.pid), commits_in(root)
             count = load(workers, options.seconds)
-            spent_s, commits = cpu_s(process.pid) - before, _commits(root) - commits
+            spent_s, commits = cpu_s(process.pid) - before, commits_in(root) - commits
         finally:
             process.send_signal(signal.SIGTERM)
             for each in locals().get("workers", ()):
@@ -163,10 +163,6 @@ def run(options: argparse.Namespace, home: Path) -> None:
         f"{spent_s / count * 1e6:.1f} us CPU a batch, {count / commits:.1f} batches a commit; saturated at "
         f"{count / spent_s:,.0f} batches/s, {megabytes / spent_s:,.0f} MB/s"
     )
-
-
-def _commits(root: Path) -> int:
-    return sum(1 for each in root.joinpath(METADATA_DIR).glob("*.log"))
 
 
 def serve() -> None:

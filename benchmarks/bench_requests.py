@@ -31,10 +31,10 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
+from bench_runs import commits_in
 from kafka_processes.server_processes import serving
 
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.protocol.api import APIS, ApiKey, decode_response, encode_request, joined
 from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.messages.cluster import MetadataRequest, MetadataResponse
@@ -289,17 +289,13 @@ def run(options: argparse.Namespace, root: Path) -> None:
 
         try:
             from_client.readline()
-            before = _commits(root)
+            before = commits_in(root)
             count = measure("produce", pids, produce)
-            print(f"produce: {count / (_commits(root) - before):7.1f} requests a commit", flush=True)
+            print(f"produce: {count / (commits_in(root) - before):7.1f} requests a commit", flush=True)
             measure("fetch  ", pids, lambda: fetch_all(address, topic_id, partitions))
         finally:
             client.kill()
             client.wait()
-
-
-def _commits(root: Path) -> int:
-    return sum(1 for each in root.joinpath(METADATA_DIR).glob("*.log"))
 
 
 def main() -> None:

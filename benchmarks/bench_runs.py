@@ -14,6 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyspark_kafkalog.metadata.commit_log import headers_of_commits
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR
+
 OURS = "kafkalog"
 
 
@@ -59,6 +62,12 @@ def tree_cpu_s() -> float:
         except OSError:  # it has ended meanwhile
             continue
     return found
+
+
+def commits_in(root: Path) -> int:
+    """How many commits the root on a file system keeps, of which a file has one or more."""
+    files = root.joinpath(METADATA_DIR).glob("*.log")
+    return sum(1 for each in files for _ in headers_of_commits(each.read_bytes(), int(each.stem), str(each)))
 
 
 def measure(contenders: Mapping[str, Contender], *, rounds: int) -> dict[str, Measured]:
