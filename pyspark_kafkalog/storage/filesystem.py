@@ -95,7 +95,7 @@ def is_out_of_space(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def described(error: OSError, *files: Path | int) -> OSError:
+def described(error: OSError, *files: str | Path | int) -> OSError:
     """`error` with the names of `files` (paths or open descriptors), and with advice if there is any."""
     if isinstance(error, KafkalogError):
         return error
@@ -110,8 +110,8 @@ def described(error: OSError, *files: Path | int) -> OSError:
     return named.with_traceback(error.__traceback__)
 
 
-def _name(file: Path | int) -> str:
-    if isinstance(file, Path):
+def _name(file: str | Path | int) -> str:
+    if not isinstance(file, int):
         return str(file)
     try:
         return os.readlink(f"/proc/self/fd/{file}")
@@ -141,7 +141,7 @@ def _files(method: str, arguments: tuple[Any, ...]) -> tuple[Path | int, ...]:
 class _NamedFile(io.FileIO):
     """A file opened for reading, whose errors name it."""
 
-    def __init__(self, fd: int, path: Path) -> None:
+    def __init__(self, fd: int, path: str | Path) -> None:
         super().__init__(fd, "rb")
         self._path = path
 
@@ -158,7 +158,7 @@ class _NamedFile(io.FileIO):
             raise described(error, self._path) from None
 
 
-def open_to_read(path: Path) -> BinaryIO:
+def open_to_read(path: str | Path) -> BinaryIO:
     """Open a file of a log directory for reading. Raises LogDirError for a link or a pipe, OSError."""
     return io.BufferedReader(_NamedFile(open_file(path), path))
 

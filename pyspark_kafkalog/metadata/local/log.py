@@ -92,7 +92,7 @@ from pyspark_kafkalog.storage.filesystem import (
     pread,
     temporary_path,
 )
-from pyspark_kafkalog.storage.names import LOG_SUFFIX, segment_file
+from pyspark_kafkalog.storage.names import LOG_SUFFIX, offset_file_name, segment_file
 from pyspark_kafkalog.values import dataclass
 
 
@@ -255,6 +255,7 @@ class LocalCommitLog(CommitLog):
 
     def __init__(self, directory: Path, *, fs: FileSystem = LOCAL) -> None:
         self.directory = directory
+        self._directory_name = str(directory)
         self._fs = fs
         self._head = OffsetHint(directory / HEAD_FILE, fs)
         self._reserve = CommitReserve(directory, fs)
@@ -269,7 +270,7 @@ class LocalCommitLog(CommitLog):
         return self._path_of(base_offset)
 
     def name_of(self, base_offset: int) -> str:
-        return str(self.path(base_offset))
+        return f"{self._directory_name}{os.sep}{offset_file_name(base_offset, LOG_SUFFIX)}"
 
     def read(self, base_offset: int) -> Commit | None:
         """As CommitLog.read: one open, or a search for the file that the commit is in."""
@@ -320,12 +321,12 @@ class LocalCommitLog(CommitLog):
 
     def _has_grown(self, place: CommitPlace) -> bool:
         """Whether the file has bytes from `place` on, or is too short; False if there is no such file."""
-        path = self.path(place.file_offset)
+        file = self.name_of(place.file_offset)
         try:
-            found = status_of(path)
+            found = status_of(file)
         except FileNotFoundError:
             return False
-        self._seen = str(path), state_of_status(found)
+        self._seen = file, state_of_status(found)
         return found.st_size != place.position
 
     def state_of(self, file: str) -> FileState | None:
@@ -335,10 +336,10 @@ class LocalCommitLog(CommitLog):
 
     def _commits_at(self, place: CommitPlace, offset: int) -> Iterator[Commit]:
         """The commits in a file from `place` on, where the one at `offset` would be; none if there is no such file."""
-        path = self.path(place.file_offset)
-        data = _read_bounded(path, place.position)
+        file = self.name_of(place.file_offset)
+        data = _read_bounded(file, place.position)
         if data is not None:
-            yield from self._commits_in(data, offset, place, str(path))
+            yield from self._commits_in(data, offset, place, file)
 
     def _commits_in(self, data: bytes, offset: int, place: CommitPlace, file: str) -> Iterator[Commit]:
         """The commits from the one at `offset` on in `data`, which is `file` from `place` on.
@@ -381,8 +382,8 @@ class LocalCommitLog(CommitLog):
         file_offset = max((each for each in self.listed_offsets() if each < offset), default=None)
         if file_offset is None:
             return None
-        path = self.path(file_offset)
-        for at, header in headers_of_commits(_read_bounded(path, 0) or b"", file_offset, str(path)):
+        file = self.name_of(file_offset)
+        for at, header in headers_of_commits(_read_bounded(file, 0) or b"", file_offset, file):
             if header.next_offset == offset:
                 return CommitPlace(file_offset, at + header.size_bytes)
         return None
@@ -392,15 +393,15 @@ class LocalCommitLog(CommitLog):
 
         Raises CorruptRecordError for an invalid header.
         """
-        path = self.path(base_offset)
-        data = _read_bounded(path, 0)
+        file = self.name_of(base_offset)
+        data = _read_bounded(file, 0)
         if data is None:
             return None
-        headers = [header for _, header in headers_of_commits(data, base_offset, str(path))]
+        headers = [header for _, header in headers_of_commits(data, base_offset, file)]
         if not headers:
-            parse_header(data, 0, file=str(path), file_position=0)
+            parse_header(data, 0, file=file, file_position=0)
             found = f"{len(data)} bytes of a longer batch"
-            raise CorruptRecordError(file=str(path), position=0, expected="a whole commit", found=found)
+            raise CorruptRecordError(file=file, position=0, expected="a whole commit", found=found)
         last = headers[-1]
         bases = tuple(each.base_offset for each in headers)
         return CommitFile(bases, last.next_offset, last.max_timestamp_ms, sum(each.size_bytes for each in headers))
@@ -571,12 +572,12 @@ class LocalCommitLog(CommitLog):
         """Raise CommitConflictError unless the commit at `base_offset` may be made at `place`. The file is locked."""
         found = os.fstat(fd)
         if found.st_size != place.position:
-            _check_size(path, found.st_size, place.position)
+            _check_size(str(path), found.st_size, place.position)
             data = pread(fd, found.st_size - place.position, place.position)
             if next(self._commits_in(data, base_offset, place, str(path)), None) is not None:
                 raise _taken(base_offset)
             self._fs.truncate(fd, place.position)  # what a kill or a power failure has left of a commit
-        if not found.st_nlink or is_there(self.path(base_offset)):
+        if not found.st_nlink or is_there(self.name_of(base_offset)):
             raise _taken(base_offset)
 
     def _put(self, written: Path, path: Path) -> None:
@@ -658,22 +659,22 @@ def _unknown(path: Path, error: OSError) -> CommitStateUnknownError:
     return CommitStateUnknownError(f"publishing {path} failed, so it is unknown whether the commit exists: {error}")
 
 
-def _check_size(path: Path, size_bytes: int, position: int) -> None:
+def _check_size(file: str, size_bytes: int, position: int) -> None:
     """Raise CorruptRecordError if the file is shorter than `position`, or larger than commits after it can make it."""
     most = position + COMMIT_FILE_BYTES + MAX_COMMIT_BYTES
     if not position <= size_bytes <= most:
         expected = f"{position} bytes at least" if size_bytes < position else f"at most {most} bytes"
-        raise CorruptRecordError(file=str(path), position=0, expected=expected, found=f"{size_bytes} bytes")
+        raise CorruptRecordError(file=file, position=0, expected=expected, found=f"{size_bytes} bytes")
 
 
-def _read_bounded(path: Path, position: int) -> bytes | None:
+def _read_bounded(file: str, position: int) -> bytes | None:
     """The file from byte `position` on; None if it does not exist. Raises CorruptRecordError as `_check_size`."""
     try:
-        file = open_to_read(path)
+        opened = open_to_read(file)
     except FileNotFoundError:
         return None
-    with file:
-        size_bytes = os.fstat(file.fileno()).st_size
-        _check_size(path, size_bytes, position)
-        file.seek(position)
-        return file.read(size_bytes - position)  # bounded: _check_size
+    with opened:
+        size_bytes = os.fstat(opened.fileno()).st_size
+        _check_size(file, size_bytes, position)
+        opened.seek(position)
+        return opened.read(size_bytes - position)  # bounded: _check_size
