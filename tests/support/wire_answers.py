@@ -59,6 +59,12 @@ def counts(metrics: ServerMetrics, api: str) -> Counts:
     }
 
 
+def sent_together(draw: Callable[[], tuple[bytes, bool]], count: int) -> list[bytes]:
+    """Up to `count` frames that `draw` gives; one that may end the connection, as it says, is alone."""
+    drawn = [draw() for _ in range(count)]
+    return next(([frame] for frame, is_alone in drawn if is_alone), [frame for frame, _ in drawn])
+
+
 def note_straight(monkeypatch: pytest.MonkeyPatch, root: Path, api_key: ApiKey) -> list[bool]:
     """Whether each request of an API to the server of `root` was handled straight; none of another root is."""
     found: list[bool] = []

@@ -12,7 +12,7 @@ import pytest
 from fakes.hostile_clients import mutated
 from kafka_processes.served import serve
 from tiers import SEED
-from wire_answers import LAST, answers, check_alike, note_straight
+from wire_answers import LAST, answers, check_alike, note_straight, sent_together
 
 from pyspark_kafkalog.groups.offsets_topic import GroupLogs, ensure_offsets_topic, group_names, offsets_partitions
 from pyspark_kafkalog.log_dir import LogDir
@@ -43,12 +43,7 @@ class Requests:
         self._topic_ids = topic_ids
 
     def frames(self) -> list[bytes]:
-        """Some to be sent together; one that may end the connection is sent alone."""
-        drawn = [self._frame() for _ in range(self._source.choice((1, 1, 2, 4)))]
-        for frame, is_damaged in drawn:
-            if is_damaged:
-                return [frame]
-        return [frame for frame, _ in drawn]
+        return sent_together(self._frame, self._source.choice((1, 1, 2, 4)))
 
     def _frame(self) -> tuple[bytes, bool]:
         source = self._source

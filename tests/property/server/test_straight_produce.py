@@ -13,7 +13,7 @@ from builders.leader_writers import batch
 from fakes.hostile_clients import mutated
 from kafka_processes.served import serve
 from tiers import SEED
-from wire_answers import LAST, answers, check_alike, note_straight
+from wire_answers import LAST, answers, check_alike, note_straight, sent_together
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType
@@ -45,12 +45,7 @@ class Requests:
         self._topic_ids = topic_ids
 
     def frames(self) -> list[bytes]:
-        """Some to be sent together; one that may end the connection is sent alone."""
-        drawn = [self._frame() for _ in range(self._source.choice((1, 1, 2, 5)))]
-        for frame, is_alone in drawn:
-            if is_alone:
-                return [frame]
-        return [frame for frame, _ in drawn]
+        return sent_together(self._frame, self._source.choice((1, 1, 2, 5)))
 
     def _frame(self) -> tuple[bytes, bool]:
         source = self._source
