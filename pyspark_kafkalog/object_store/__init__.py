@@ -5,6 +5,5 @@ location  URLs of object stores, and paths
 settings  endpoint and credentials: options, Hadoop's settings, the environment; what is hidden in texts
 address   a URL with its settings, for tasks
 retries   how long requests are repeated; who holds a name after a create (put-if-absent), and a probe of that
-bulk      large ranges of objects, received where they stay
 client    the store behind a URL, by obstore, and what its errors mean
 """

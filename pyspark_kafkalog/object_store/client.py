@@ -24,13 +24,11 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import timedelta
-from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 from pyspark_kafkalog.errors import missing_package
-from pyspark_kafkalog.object_store.bulk import BulkReader
 from pyspark_kafkalog.object_store.location import ObjectLocation
 from pyspark_kafkalog.object_store.retries import Waiting, repeat
 from pyspark_kafkalog.object_store.settings import ClientConfig, StoreSettings, client_config
@@ -71,8 +69,6 @@ _CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 _TIMEOUT: Final = timedelta(seconds=120)
 _READ_TIMEOUT: Final = timedelta(seconds=60)
 _RETRY_SECONDS: Final = 90.0
-#: Of a signed URL, which is used at once.
-_BULK_EXPIRY: Final = timedelta(minutes=5)
 #: Of the requests of an upload in parts, which obstore repeats: so many that its time ends them.
 _PART_RETRIES: Final = 10_000
 _PART_BACKOFF: Final = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 3}
@@ -121,8 +117,6 @@ class _ObstoreClient:
         self._store = self._build(_TIMEOUT, 0)
         self._create_store = self._build(_CREATE_TIMEOUT, 0)
         self._parts_store = self._build(_TIMEOUT, _PART_RETRIES)
-        sign = partial(self._obstore.sign, self._store, "GET", expires_in=_BULK_EXPIRY)
-        self._bulk = BulkReader(config, sign, self._errors)
         self._was_answered = False
         self._seen: dict[str, str] = {}
 
@@ -204,9 +198,6 @@ class _ObstoreClient:
         return found
 
     def _range(self, key: str, wanted: ByteRange) -> memoryview:
-        found = self._bulk.get(key, wanted)
-        if found is not None:
-            return found
         try:
             return memoryview(self._obstore.get_range(self._store, key, start=wanted.start, end=wanted.end))
         except self._obstore.exceptions.BaseError as error:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from email.utils import formatdate
 from pathlib import Path
 
@@ -444,25 +443,6 @@ def test_an_object_larger_than_the_bound_is_not_read() -> None:
 def test_a_store_that_sends_another_range_is_not_believed(answer: Answer) -> None:
     with HttpRelay(answer=answers(answer)) as relay, pytest.raises(ObjectStoreError, match="s3://bucket/log/key"):
         open_at(relay).get_range("key", ByteRange(0, 10))
-
-
-LARGE = bytes(range(256)) * 1100
-WHOLE = Answer(206, LARGE, FOUND | {"Content-Range": f"bytes 7-{6 + len(LARGE)}/999999"})
-ELSEWHERE = {"Content-Range": f"bytes 8-{7 + len(LARGE)}/999999"}
-WRONG = [WHOLE.cut(), HttpRelay.REFUSE, Answer(200, LARGE, FOUND), error(503), replace(WHOLE, headers=ELSEWHERE)]
-WRONG += [replace(WHOLE, body=LARGE[1:]), replace(WHOLE, body=LARGE * 2)]
-WRONG += [replace(WHOLE, headers=WHOLE.headers | {"Content-Encoding": "x"})]
-
-
-@pytest.mark.parametrize("wrong", [None, *WRONG])
-def test_a_large_range_is_received_in_place_until_an_answer_is_another(wrong: Answer | None) -> None:
-    with HttpRelay(answer=answers(WHOLE, *([wrong] if wrong else []), WHOLE)) as relay:
-        store = open_at(relay)
-        for _ in range(3):
-            assert store.get_range("key", ByteRange(7, len(LARGE))) == LARGE
-        in_place = ["X-Amz-Signature" in each.query for each in relay.log]
-    then = [True] if wrong is None else [wrong is HttpRelay.REFUSE] * 2  # which is what an idle connection may meet
-    assert in_place == [True, True, *then]
 
 
 @pytest.mark.parametrize("secret", ["access_key", "session_token"])
