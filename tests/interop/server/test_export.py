@@ -165,6 +165,6 @@ def test_transactions_that_an_operator_ended_stay_ended_in_a_broker(root_place: 
             producer.produce("a", f"{name} again".encode(), partition=0)
             producer.commit_transaction(30)
         assert [record.value for record in consumed(broker, "a", "read_committed")] == [
-            *(b"completed 0", b"aborted again", b"completed again", b"completed 1"),
+            *(b"completed 0", b"aborted again", b"completed again", b"completed 1")
         ]
         broker.stop()

@@ -7,10 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from builders.engine_fixtures import (
-    expected_records,
-    partitions_with_offsets,
-)
+from builders.engine_fixtures import expected_records, partitions_with_offsets
 from builders.tiered_roots import TOPIC, append_rounds, tiered_root
 from kafka_processes.clients import consume
 from kafka_processes.server_processes import ServerProcess, serving

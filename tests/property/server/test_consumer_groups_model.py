@@ -21,13 +21,7 @@ from pyspark_kafkalog.groups.consumer_group import (
     encoded,
 )
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.server.groups.heartbeat import (
-    Heartbeat,
-    HeartbeatResult,
-    answered,
-    heartbeat,
-    leave,
-)
+from pyspark_kafkalog.server.groups.heartbeat import Heartbeat, HeartbeatResult, answered, heartbeat, leave
 from pyspark_kafkalog.server.request_errors import RequestError
 
 TOPIC_IDS = {"a": "A" * 21 + "A", "b": "B" * 21 + "A"}

@@ -164,7 +164,7 @@ KNOWN: Final = (
         name="duplicate of a transactional producer",
         reason=_DUPLICATE,
         script="transactions",
-        calls=("again the same",),
+        calls=("again the same", "again the aborted"),
         fields=("*.log_append_time_ms",),
     ),
     KnownAnswer(

@@ -164,6 +164,9 @@ _COMMITTED: Final = Script(
         fetch("committed from within the aborted", 3, 0, isolation_level=1),
         described("after the abort"),
         transactions("after the abort"),
+        add("after the abort", 0),
+        sent("again the aborted", 0),
+        fetch("all, of which nothing is new", 0, 0),
     ),
 )
 

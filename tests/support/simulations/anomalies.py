@@ -17,6 +17,10 @@
 | different reads | two complete reads of a partition, of the same isolation, differ |
 | G1c | transactions that have read from each other in a circle |
 | G0 | transactions whose writes lie in a circle of orders; allowed: Kafka does not isolate writes |
+| sequence again | an acknowledged record was taken for one of an aborted transaction; allowed: see below |
+
+librdkafka may purge a batch that it has sent, when it aborts a transaction, and give its sequence to the next batch.
+A broker takes that for the purged one, too (test_answers.py compares).
 
 Each finding names the few operations that show it. Sources: jepsen/redpanda and jepsen.tests.kafka of Jepsen, and its
 analysis of Redpanda 21.10.1, for which of them Kafka promises to exclude.
@@ -27,14 +31,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
 from simulations.history import COMMITTED, UNCOMMITTED, FinalRead, History, Outcome, Place, Poll, Read, Reset, Send
 
 #: Kinds that do not count against a log.
-ALLOWED: Final = frozenset({"G0"})
+ALLOWED: Final = frozenset({"G0", "sequence again"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,27 @@ class Anomaly:
 def find_anomalies(history: History) -> list[Anomaly]:
     """All of them, those that are allowed at the end."""
     log = _Log.of(history)
-    found = [anomaly for check in _CHECKS for anomaly in check(history, log)]
+    again = [each for each in history.sends if _has_sequence_again(each, history, log)]
+    found = [Anomaly("sequence again", f"{each.client} sent {each.value!r}") for each in again]
+    unknown = {each: replace(each, outcome=Outcome.UNKNOWN) for each in again}
+    history = replace(history, sends=tuple(unknown.get(each, each) for each in history.sends))
+    found += [anomaly for check in _CHECKS for anomaly in check(history, log)]
     return sorted(found, key=lambda each: each.is_allowed)
+
+
+def _has_sequence_again(send: Send, history: History, log: _Log) -> bool:
+    """Whether the place of an acknowledged record has one of librdkafka's that was purged when a transaction ended."""
+    there = log.sends.get(log.values[UNCOMMITTED].get(send.place, {}).get(send.offset, ""))
+    return (
+        send.outcome is Outcome.DONE
+        and there is not None
+        and there.transaction is not None
+        and there.client == send.client
+        and there.client.startswith("librdkafka")
+        and there.order < send.order
+        and there.outcome is Outcome.UNKNOWN
+        and history.transactions[there.transaction].outcome is Outcome.FAILED
+    )
 
 
 def _at(place: Place, offset: int) -> str:
@@ -230,8 +253,7 @@ def _polls(history: History, log: _Log) -> Iterator[Anomaly]:
 def _step(poll: Poll, previous: int, read: Read, where: str, offsets: Sequence[int], log: _Log) -> Iterator[Anomaly]:
     if read.offset <= previous:
         yield Anomaly(
-            "non-monotonic poll",
-            f"{where}: {poll.client} got {_at(read.place, read.offset)} after offset {previous}",
+            "non-monotonic poll", f"{where}: {poll.client} got {_at(read.place, read.offset)} after offset {previous}"
         )
         return
     at = bisect_right(offsets, previous)

@@ -97,11 +97,7 @@ def listing(*keys: str) -> Answer:
         (error(401), StoreAccessError, "lists the permissions needed"),
         (error(301, "PermanentRedirect"), StoreRefusedError, "in another region: set storeRegion or AWS_REGION"),
         (error(400, "AuthorizationHeaderMalformed", "expecting eu-west-1"), StoreRefusedError, "expecting eu-west-1"),
-        (
-            error(400, "KMS.DisabledException"),
-            StoreRefusedError,
-            "the key that .* Request: KMS.DisabledException: ",
-        ),
+        (error(400, "KMS.DisabledException"), StoreRefusedError, "the key that .* Request: KMS.DisabledException: "),
         (error(400), StoreRefusedError, "check credentials, region and the clock of this machine: 400 Bad Request"),
         (error(400, "EntityTooLarge"), StoreRefusedError, "400 Bad Request: EntityTooLarge: what the store says"),
     ],
@@ -473,10 +469,7 @@ def test_a_listing_out_of_order_is_refused_where_order_is_promised() -> None:
 
 @pytest.mark.parametrize(
     ("listed", "prefix", "expected"),
-    [
-        (("", "a-b", "a/", "a/1"), "", ["a-b", "a/1"]),
-        (("a/", "a/1", "a/b/", "a/b/1"), "a", ["a/1", "a/b", "a/b/1"]),
-    ],
+    [(("", "a-b", "a/", "a/1"), "", ["a-b", "a/1"]), (("a/", "a/1", "a/b/", "a/b/1"), "a", ["a/1", "a/b", "a/b/1"])],
 )
 def test_markers_of_folders_do_not_disturb_a_listing(listed: tuple[str, ...], prefix: str, expected: list[str]) -> None:
     with HttpRelay(answer=answers(listing(*listed))) as relay:

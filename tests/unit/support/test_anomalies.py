@@ -174,6 +174,16 @@ def test_interleaved_writes_are_reported_and_allowed() -> None:
     assert found == Anomaly("G0", "2 wrote a-0 1, behind 0 of 1; 1 wrote b-0 1, behind 0 of 2")
 
 
+@pytest.mark.parametrize(("client", "is_allowed"), [("librdkafka-1.t", True), ("java-1.t", False)])
+def test_record_that_was_taken_for_a_purged_one_is_allowed_for_librdkafka(client: str, is_allowed: bool) -> None:
+    purged = Send(0, client, A, "purged", transaction="1")
+    transactions = {"1": Transaction("1"), "2": Transaction("2", Outcome.DONE, 1)}
+    sends = (purged, send(1, client, A, "next", 0, transaction="2"))
+    found = find_anomalies(History(sends, transactions, finals=tuple(finals(A, {0: "purged"}, ("purged",)))))
+    assert (found == [Anomaly("sequence again", f"{client} sent 'next'")]) == is_allowed
+    assert all(each.is_allowed for each in found) == is_allowed
+
+
 def test_history_is_loaded_from_what_processes_wrote_before_they_were_killed(tmp_path: Path) -> None:
     sent = {"op": "send", "client": "t", "txn": "1", "topic": "a", "partition": 0, "key": None}
     lines = [
