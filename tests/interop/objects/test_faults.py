@@ -33,7 +33,7 @@ from kafka_processes.store_servers import TEST_STORES
 from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.tier import tier_segments
-from pyspark_kafkalog.object_store import client, probe
+from pyspark_kafkalog.object_store import client, retries
 from pyspark_kafkalog.object_store.store import ObjectStore
 from pyspark_kafkalog.root.commit.changes import CommitUnit
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -200,8 +200,8 @@ def server(
 
 @pytest.fixture
 def trouble(server: tuple[str, StoreServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trouble]:
-    monkeypatch.setattr(probe, "_RACES", 1)
-    monkeypatch.setattr(probe, "_WRITERS", 2)
+    monkeypatch.setattr(retries, "_RACES", 1)
+    monkeypatch.setattr(retries, "_WRITERS", 2)
     with troubled(server[1], tmp_path, monkeypatch) as trouble:
         yield trouble
 
