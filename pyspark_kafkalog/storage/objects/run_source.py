@@ -11,9 +11,9 @@ each a number of whole batches that one request gets:
 - a small run with its table, or several in a row that are close together in one object
 - a part of a large run, whose table is got first
 
-A piece that has arrived is compared with its table. Its batches get the offsets and leader epochs of the log then, in
-the memory in which they were received, and are copied into the buffer of the reader. The next pieces are requested
-meanwhile, up to `AHEAD_BYTES` beyond what is read: so much memory is used.
+A piece that has arrived is compared with its table, and stays as the store gave it. Its bytes are copied once, into
+the buffer of the reader, and there the batches get the offsets and leader epochs of the log. Whoever reads on finds the
+next pieces already requested, up to `AHEAD_BYTES` beyond what is read: so much memory is used.
 
 An object that was deleted is FileNotFoundError, at any read. A store that gives other bytes than were asked for, a
 table that does not fit its run, a header that does not fit the table: CorruptRecordError with object and position.
@@ -30,7 +30,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.record.header import BASE_OFFSET_AT, LAST_OFFSET_DELTA_AT, LENGTH_AT, LOG_OVERHEAD_BYTES, Buffer
+from pyspark_kafkalog.record.header import (
+    BASE_OFFSET_AT,
+    LAST_OFFSET_DELTA_AT,
+    LENGTH_AT,
+    LOG_OVERHEAD_BYTES,
+    Buffer,
+)
 from pyspark_kafkalog.storage.artefacts.index_file import OFFSET_INDEX_DTYPE, OffsetPosition, TimestampOffset
 from pyspark_kafkalog.storage.filesystem import ThreadPool
 from pyspark_kafkalog.storage.objects.data_object import TABLE_ENTRY_BYTES, parse_table
@@ -47,6 +53,7 @@ _AHEAD_PIECES: Final = 64
 _GAP_BYTES: Final = 64 * KIB
 #: The first fields of a batch.
 _HEAD_DTYPE: Final = np.dtype([("base_offset", ">i8"), ("length", ">i4"), ("leader_epoch", ">i4")])
+_HEAD_BYTES: Final = _HEAD_DTYPE.itemsize
 #: The fields of a stored batch that are compared with its table.
 _STORED_DTYPE: Final = np.dtype(
     {
@@ -69,10 +76,7 @@ class ObjectBytes(Protocol):
         ...
 
     def read(self, object_id: int, start: int, size_bytes: int) -> Buffer:
-        """The bytes [start, start + size_bytes), with one request; the caller's alone if they can be written to.
-
-        Raises ObjectNotFoundError, ObjectStoreError.
-        """
+        """The bytes [start, start + size_bytes), with one request. Raises ObjectNotFoundError, ObjectStoreError."""
         ...
 
 
@@ -99,21 +103,33 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stored:
-    """Batches of one run, at `start` of the source, with the offsets and leader epochs of the log."""
+    """Batches of one run, at `start` of the source, as the store has them; `heads` are their beginnings in the log."""
 
     start: int
     data: NDArray[np.uint8]
     table: RunTable
+    heads: NDArray[np.uint8]
 
     @property
     def end(self) -> int:
         return self.start + len(self.data)
 
     def copy_into(self, target: NDArray[np.uint8], start: int) -> None:
-        """Copy what `target`, which is at `start` of the source, has room for."""
+        """Copy what `target`, which is at `start` of the source, has room for, as the log has it."""
         first, last = max(self.start, start), min(self.end, start + len(target))
-        if first < last:
-            target[first - start : last - start] = self.data[first - self.start : last - self.start]
+        if first >= last:
+            return
+        target[first - start : last - start] = self.data[first - self.start : last - self.start]
+        batches = slice(
+            int(np.searchsorted(self.table.positions, first - _HEAD_BYTES, side="right")),
+            int(np.searchsorted(self.table.positions, last)),
+        )
+        at = self.table.positions[batches, None] + np.arange(_HEAD_BYTES) - start
+        heads = self.heads[batches]
+        if len(at) and (at[0, 0] < 0 or at[-1, -1] >= len(target)):  # cut off at an end of the target
+            is_inside = (at >= 0) & (at < len(target))
+            at, heads = at[is_inside], heads[is_inside]
+        target[at] = heads
 
 
 class RunSource:
@@ -303,14 +319,11 @@ class RunSource:
         """Batches of `run`, compared with `table`. Raises CorruptRecordError."""
         row = self._runs[run]
         found = np.frombuffer(data, np.uint8)
-        if not found.flags.writeable:  # the memory of others, or of the store's client
-            found = found.copy()
 
         def place() -> tuple[str, int]:
             return self._objects.name(int(row["object_id"])), object_position
 
-        _set_heads(found, table.positions - start, table, row, place)
-        return _Stored(start, found, table)
+        return _Stored(start, found, table, _heads(found, table, start, row, place))
 
 
 def _has_failed(requested: Future[RunTable]) -> bool:
@@ -355,14 +368,15 @@ def _parts(piece: _Piece, table: RunTable) -> list[_Piece]:
     return parts
 
 
-def _set_heads(
-    data: NDArray[np.uint8], at: NDArray[np.int64], table: RunTable, run: np.void, place: Callable[[], tuple[str, int]]
-) -> None:
-    """Give the batches, which are `at` those bytes of `data`, the log's offsets and leader epoch.
+def _heads(
+    data: NDArray[np.uint8], table: RunTable, start: int, run: np.void, place: Callable[[], tuple[str, int]]
+) -> NDArray[np.uint8]:
+    """The first bytes of the batches in `data`, which is at `start` of the source, with the log's offsets and epoch.
 
     `place` returns the object and the position in it that `data` begins at; a look-up, so only an error makes it.
     Raises CorruptRecordError for a batch that differs from the table.
     """
+    at = table.positions - start
     stored = data[at[:, None] + np.arange(_STORED_DTYPE.itemsize)].view(_STORED_DTYPE).reshape(-1)
     lengths = stored["length"].astype(np.int64)
     _refuse(lengths + LOG_OVERHEAD_BYTES != table.sizes, at, place, "batch length", lengths, table.sizes - 12)
@@ -372,7 +386,7 @@ def _set_heads(
     _refuse(is_wrong, at, place, "last offset", last_offsets, table.last_offsets)
     heads = np.empty(len(at), _HEAD_DTYPE)
     heads["base_offset"], heads["length"], heads["leader_epoch"] = base_offsets, lengths, run["leader_epoch"]
-    data[at[:, None] + np.arange(_HEAD_DTYPE.itemsize)] = heads.view(np.uint8).reshape(len(at), -1)
+    return heads.view(np.uint8).reshape(-1, _HEAD_BYTES)
 
 
 def _refuse(
