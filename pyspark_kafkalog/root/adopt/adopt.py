@@ -43,7 +43,6 @@ from pyspark_kafkalog.metadata.image import (
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
     BrokerImage,
-    MetadataImage,
     partition_record,
     partition_state_record,
     topic_record,
@@ -53,7 +52,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import ConfigRecord, Me
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR, is_native_root, metadata_dir, write_marker
 from pyspark_kafkalog.metadata.root_lock import LOCK_FILE, lock_records
 from pyspark_kafkalog.metadata.users import credential_record, quota_records
-from pyspark_kafkalog.root.admin import broker_config_record, format_records
+from pyspark_kafkalog.root.admin import broker_config_record
 from pyspark_kafkalog.root.adopt.logs import (
     AdoptedLog,
     LogSummary,
@@ -387,8 +386,8 @@ def _commits(
     plan: AdoptionPlan, logs: Mapping[TopicPartition, AdoptedLog], next_producer_id: int, node: BrokerImage
 ) -> Iterator[list[MetadataRecord]]:
     """The records of all topics, in commits of a bounded size; the first one also has the records of the root."""
-    records = format_records(MetadataImage(), plan.broker_config)
-    records += [broker_config_record(name, value) for name, value in sorted(plan.broker_config.properties.items())]
+    configs = sorted(plan.broker_config.properties.items())
+    records: list[MetadataRecord] = [broker_config_record(*each) for each in configs]
     if next_producer_id:
         records.append(ProducerIdsRecord(broker_id=node.broker_id, next_producer_id=next_producer_id))
     records.extend(acl_record(acl_id, acl) for acl_id, acl in plan.acls.items())

@@ -107,9 +107,9 @@ def test_server_properties_are_adopted_and_yield_to_dynamic_configs(broker_root:
         ],
     )
     server_properties = tmp_path / "server.properties"
-    server_properties.write_text("log.retention.ms=7\nlog.segment.bytes=2000000\nlisteners=PLAINTEXT://:9092\n")
+    server_properties.write_text("log.retention.ms=7\nrsm.config.location=s3://bucket/t\nlisteners=PLAINTEXT://:9092\n")
     log_dir = adopt_log_dir(broker_root, server_properties=server_properties, clock=clock)
-    assert dict(log_dir.broker_configs()) == {"log.retention.ms": "11", "log.segment.bytes": "2000000"}
+    assert dict(log_dir.broker_configs()) == {"log.retention.ms": "11", "rsm.config.location": "s3://bucket/t"}
     assert log_dir.log_config("codecs-none").retention_ms == 11
 
 
