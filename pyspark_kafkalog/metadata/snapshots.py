@@ -161,10 +161,7 @@ def image_of(snapshot: Snapshot, end_offset: int, file: str) -> MetadataImage:
     Raises CorruptRecordError, UnsupportedFormatError.
     """
     delta = ImageDelta(
-        MetadataImage(),
-        commit_offset=end_offset,
-        timestamp_ms=snapshot.last_contained_timestamp_ms,
-        is_snapshot=True,
+        MetadataImage(), commit_offset=end_offset, timestamp_ms=snapshot.last_contained_timestamp_ms, is_snapshot=True
     )
     try:
         delta.replay_runs(snapshot.runs())

@@ -310,10 +310,7 @@ class MetadataStore:
             after = apply(image, commit)
         except InvalidRecordError as error:
             raise CorruptRecordError(
-                file=file,
-                position=commit.position,
-                expected="a commit that fits the ones before it",
-                found=str(error),
+                file=file, position=commit.position, expected="a commit that fits the ones before it", found=str(error)
             ) from error
         self._check_format(after, file)
         return after

@@ -156,9 +156,7 @@ def credential_of(mechanism: ScramMechanism, salted_password: bytes, salt: bytes
 
 
 def alter_credentials(
-    existing: ScramCredentials,
-    deletions: Sequence[CredentialDeletion],
-    upsertions: Sequence[CredentialUpsertion],
+    existing: ScramCredentials, deletions: Sequence[CredentialDeletion], upsertions: Sequence[CredentialUpsertion]
 ) -> tuple[list[MetadataRecord], dict[str, KafkalogError | None]]:
     """The records of the changes that are allowed, and for each user the error of what is not.
 

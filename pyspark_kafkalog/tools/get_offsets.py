@@ -122,12 +122,7 @@ def _partitions(
 
 def _tree(found: _FoundIn) -> Tree:
     partition, offset, timestamp_ms = found
-    return {
-        "topic": partition.topic,
-        "partition": partition.partition,
-        "offset": offset,
-        "timestamp": timestamp_ms,
-    }
+    return {"topic": partition.topic, "partition": partition.partition, "offset": offset, "timestamp": timestamp_ms}
 
 
 def _text(found: _FoundIn) -> str:

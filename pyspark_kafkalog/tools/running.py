@@ -185,12 +185,7 @@ class _JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
-        fields = {
-            "time": moment,
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
+        fields = {"time": moment, "level": record.levelname, "logger": record.name, "message": record.getMessage()}
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return json.dumps(fields)

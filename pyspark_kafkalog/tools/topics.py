@@ -213,10 +213,7 @@ def _alter(options: argparse.Namespace, output: Output) -> int:
     ]
     for validate_only in (True, False):
         errors = native.change_topics(
-            changes,
-            operation="alter topics",
-            frees_space=options.partitions is None,
-            validate_only=validate_only,
+            changes, operation="alter topics", frees_space=options.partitions is None, validate_only=validate_only
         )
         for error in filter(None, errors):
             raise error

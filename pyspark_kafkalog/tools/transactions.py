@@ -202,9 +202,7 @@ def _describe_producers(log_dir: LogDir, options: argparse.Namespace, output: Ou
             *(each.last_timestamp_ms, each.current_txn_first_offset if _is_open(each) else _NONE),
         )
         for each in producers_of(
-            log_dir.partition(options.topic, options.partition),
-            expiration_ms=_expiration_ms(log_dir),
-            now_ms=time_ms(),
+            log_dir.partition(options.topic, options.partition), expiration_ms=_expiration_ms(log_dir), now_ms=time_ms()
         )
     ]
     _show(header, rows, output)

@@ -79,9 +79,7 @@ from pyspark_kafkalog.metadata.commit_log import (
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_format import HEAD_FILE, FileState, OffsetHint, file_state, state_of_status
 from pyspark_kafkalog.metadata.root_lock import acquire_flock
-from pyspark_kafkalog.record.header import (
-    parse_header,
-)
+from pyspark_kafkalog.record.header import parse_header
 from pyspark_kafkalog.storage.below_root import is_there, scan, status_of
 from pyspark_kafkalog.storage.filesystem import (
     LOCAL,
@@ -521,12 +519,7 @@ class LocalCommitLog(CommitLog):
             raise
 
     def _create_of_reserve(
-        self,
-        data: bytes,
-        base_offset: int,
-        end: End | None,
-        before_visible: Callable[[], None],
-        failure: OSError,
+        self, data: bytes, base_offset: int, end: End | None, before_visible: Callable[[], None], failure: OSError
     ) -> None:
         """Begin a file with the commit, of what is reserved. Raises `failure` if nothing is."""
         path = self.path(base_offset)

@@ -56,10 +56,7 @@ from pyspark_kafkalog.metadata.objects.log import (
     read_if_there,
     snapshot_key,
 )
-from pyspark_kafkalog.metadata.root_format import (
-    METADATA_DIR,
-    check_object_marker,
-)
+from pyspark_kafkalog.metadata.root_format import METADATA_DIR, check_object_marker
 from pyspark_kafkalog.metadata.snapshots import (
     MAX_SNAPSHOT_BYTES,
     POINTER_FILE,
@@ -387,11 +384,7 @@ class ObjectMetadataStore(MetadataStore):
 
     @staticmethod
     def open(
-        store: ObjectStore,
-        *,
-        clock: Clock = time_ms,
-        rng: random.Random | None = None,
-        waiting: Waiting | None = None,
+        store: ObjectStore, *, clock: Clock = time_ms, rng: random.Random | None = None, waiting: Waiting | None = None
     ) -> ObjectMetadataStore:
         """The store of the root in the object store `store`, with the current image.
 

@@ -312,16 +312,11 @@ def _add_job(parser: argparse.ArgumentParser, *, needs_path: bool = True) -> Non
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--local", action="store_true", help="run in this process, whatever the amount of work")
     place.add_argument(
-        "--spark",
-        action="store_true",
-        help="run on Spark, whatever the amount of work (default: by its size)",
+        "--spark", action="store_true", help="run on Spark, whatever the amount of work (default: by its size)"
     )
     parser.add_argument("--loop", action="store_true", help="run again and again, until SIGTERM, SIGINT or SIGHUP")
     parser.add_argument(
-        "--interval",
-        type=_seconds,
-        metavar="SECONDS",
-        help="with --loop: the pause between runs (default: see above)",
+        "--interval", type=_seconds, metavar="SECONDS", help="with --loop: the pause between runs (default: see above)"
     )
     parser.add_argument(
         "--history", metavar="TABLE", help="append a row for each partition to this Delta table, a path or a name"

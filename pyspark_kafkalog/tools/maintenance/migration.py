@@ -29,10 +29,7 @@ from pyspark_kafkalog.root.adopt.adopt import AdoptedPartition, Adoption, adopt
 from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
 from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.storage.filesystem import time_ms
-from pyspark_kafkalog.tools.command import (
-    UsageError,
-    selected_topics,
-)
+from pyspark_kafkalog.tools.command import UsageError, selected_topics
 from pyspark_kafkalog.tools.output import output_of
 from pyspark_kafkalog.tools.running import open_log_dir
 from pyspark_kafkalog.tools.transactions import describe_open, ending_command, ending_commands, open_tree

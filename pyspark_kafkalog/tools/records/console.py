@@ -29,13 +29,7 @@ from pyspark_kafkalog.log_dir import FlushMode, IsolationLevel, LogDir
 from pyspark_kafkalog.record.arrow import RECORD_SCHEMA
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot, remote_offsets
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition, validate_topic_name
-from pyspark_kafkalog.tools.command import (
-    UsageError,
-    include_pattern,
-    one_line,
-    selected_topics,
-    topic_pattern,
-)
+from pyspark_kafkalog.tools.command import UsageError, include_pattern, one_line, selected_topics, topic_pattern
 from pyspark_kafkalog.tools.dump.java_text import parse_long
 from pyspark_kafkalog.tools.records.commands import DEFAULT_FORMATTER, LINE_READER
 from pyspark_kafkalog.tools.records.record_format import (

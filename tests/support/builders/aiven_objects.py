@@ -104,12 +104,7 @@ class AivenWriter:
         common = {"originalChunkSize": self.chunk_bytes, "originalFileSize": size_bytes}
         if self.is_compressed:
             return {"type": "variable", **common, "transformedChunks": encoded_sizes(sizes)}
-        return {
-            "type": "fixed",
-            **common,
-            "transformedChunkSize": sizes[0],
-            "finalTransformedChunkSize": sizes[-1],
-        }
+        return {"type": "fixed", **common, "transformedChunkSize": sizes[0], "finalTransformedChunkSize": sizes[-1]}
 
 
 def encoded_sizes(sizes: list[int]) -> str:

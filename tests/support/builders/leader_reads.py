@@ -14,11 +14,7 @@ _SECONDS_MAX = 60
 
 
 def read_topics(
-    leader: LeaderEndPoint,
-    topics: Collection[str],
-    *,
-    max_bytes: int = 1 << 20,
-    partition_bytes: int = 1 << 18,
+    leader: LeaderEndPoint, topics: Collection[str], *, max_bytes: int = 1 << 20, partition_bytes: int = 1 << 18
 ) -> dict[TopicPartition, bytes]:
     """The batches of all partitions, from the log start up to the first answer at the high watermark."""
     description = leader.describe(lambda name: name in topics)

@@ -15,13 +15,7 @@ from pyspark_kafkalog.record.codecs.codec import CompressionType
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, build_control_record
 from pyspark_kafkalog.record.header import Buffer, TimestampType
 from pyspark_kafkalog.record.reference import Record, encode_batch
-from pyspark_kafkalog.root.commit.changes import (
-    AppendedRange,
-    AppendOrigin,
-    CommitUnit,
-    LeaderAppend,
-    UnitResult,
-)
+from pyspark_kafkalog.root.commit.changes import AppendedRange, AppendOrigin, CommitUnit, LeaderAppend, UnitResult
 from pyspark_kafkalog.root.commit.committer import LeaderWriter
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode
 from pyspark_kafkalog.storage.log.leader_append import REQUEST, ProducerView, validate_batches

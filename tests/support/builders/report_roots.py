@@ -88,12 +88,7 @@ def many_partitions(topics: int, partitions: int, runs: int = 4) -> RootFacts:
         name = f"events.{number:04d}"
         there = tuple(partition(name, each) for each in range(partitions))
         return TopicFacts(
-            name=name,
-            topic_id=None,
-            configs={},
-            cleanup_policy=("delete",),
-            segment_bytes=1 << 30,
-            partitions=there,
+            name=name, topic_id=None, configs={}, cleanup_policy=("delete",), segment_bytes=1 << 30, partitions=there
         )
 
     return RootFacts(

@@ -23,11 +23,7 @@ from pyspark_kafkalog.root.writes import WriteTransaction
 from pyspark_kafkalog.storage.filesystem import FlushMode
 
 ROWS = pa.table({"key": ["a", "b"], "value": ["1", "2"]})
-WORDS = {
-    "IsolationLevel": IsolationLevel,
-    "FlushMode": FlushMode,
-    "LowerVersion": LowerVersion,
-}
+WORDS = {"IsolationLevel": IsolationLevel, "FlushMode": FlushMode, "LowerVersion": LowerVersion}
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +71,7 @@ def test_each_argument_that_takes_one_of_some_words_refuses_others_and_guesses(l
 
 @pytest.mark.parametrize(
     ("annotation", "wrong", "meant"),
-    [
-        (IsolationLevel, "committed", "read_committed"),
-        (FlushMode, "fsycn", "fsync"),
-        (LowerVersion, "Skip", "skip"),
-    ],
+    [(IsolationLevel, "committed", "read_committed"), (FlushMode, "fsycn", "fsync"), (LowerVersion, "Skip", "skip")],
 )
 def test_guess_comes_first_and_the_list_last(log_dir: LogDir, annotation: Any, wrong: str, meant: str) -> None:
     argument = {IsolationLevel: ("read", "isolation"), FlushMode: ("append", "flush")}.get(

@@ -26,10 +26,7 @@ from builders.staged_writes import (
 )
 from open_files import open_files_left
 
-from pyspark_kafkalog.errors import (
-    CommitStateUnknownError,
-    UnknownTopicError,
-)
+from pyspark_kafkalog.errors import CommitStateUnknownError, UnknownTopicError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata.root_format import METADATA_DIR
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -58,9 +55,7 @@ def test_commit_with_deleted_topic_writes_nothing(log_dir: LogDir) -> None:
     assert written_by(log_dir) == ["a"]
 
 
-def test_write_to_topic_recreated_with_fewer_partitions_fails_and_frees_space(
-    log_dir: LogDir,
-) -> None:
+def test_write_to_topic_recreated_with_fewer_partitions_fails_and_frees_space(log_dir: LogDir) -> None:
     log_dir.create_topic("gone", partitions=2)
     gone = TopicPartition("gone", 1)
     log_dir.create_topic("zebra", partitions=1)

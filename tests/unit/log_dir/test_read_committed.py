@@ -15,12 +15,7 @@ from tiers import rest_full
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.protocol.api import ApiKey
-from pyspark_kafkalog.protocol.messages.records import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-)
+from pyspark_kafkalog.protocol.messages.records import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from pyspark_kafkalog.root.adopt.adopt import adopt
 from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY_BYTES, AbortedTxn
 from pyspark_kafkalog.storage.log.isolation import ScannedRanges, ScannedTransactions
@@ -66,15 +61,7 @@ def _change_versions(path: Path) -> None:
     path.write_bytes(data)
 
 
-DAMAGES = [
-    _remove,
-    _tear,
-    _empty,
-    _drop_first_entry,
-    _change_producers,
-    _begin_all_at_zero,
-    _change_versions,
-]
+DAMAGES = [_remove, _tear, _empty, _drop_first_entry, _change_producers, _begin_all_at_zero, _change_versions]
 
 
 def _ranges(log_dir: LogDir) -> list[tuple[int, int, int]]:

@@ -15,11 +15,7 @@ from builders.root_places import Place
 from fakes.stopping_filesystem import StoppingFileSystem, broken_disk
 from patience import PATIENCE_S
 
-from pyspark_kafkalog.errors import (
-    CommitConflictError,
-    CommitStateUnknownError,
-    LogDirError,
-)
+from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, LogDirError
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, ProducerIdsRecord

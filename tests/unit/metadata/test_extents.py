@@ -634,10 +634,7 @@ def test_object_root_has_no_local_log_start() -> None:
         commit(image, local_log_start(image, 5))
 
 
-@pytest.mark.parametrize(
-    ("runs", "message"),
-    [(b"", "0 bytes"), (bytes(55), "55 bytes"), (bytes(56), "do not follow")],
-)
+@pytest.mark.parametrize(("runs", "message"), [(b"", "0 bytes"), (bytes(55), "55 bytes"), (bytes(56), "do not follow")])
 def test_damaged_runs_of_snapshot_are_refused(runs: bytes, message: str) -> None:
     with pytest.raises(InvalidRecordError, match=message):
         restored(PartitionRunsRecord(topic_id=TOPIC_ID, partition=0, runs=runs))

@@ -165,8 +165,7 @@ def test_quota_of_a_host_that_is_no_ip_address_is_refused_and_can_be_removed() -
 
 
 @pytest.mark.parametrize(
-    "parts",
-    [[], [(USER, "ann"), (USER, "bob")], [("group", "g")], [(USER, "")], [(IP, "10.0.0.1"), (USER, "ann")]],
+    "parts", [[], [(USER, "ann"), (USER, "bob")], [("group", "g")], [(USER, "")], [(IP, "10.0.0.1"), (USER, "ann")]]
 )
 def test_entity_that_kafka_does_not_have_is_refused(parts: list[tuple[str, str | None]]) -> None:
     with pytest.raises(InvalidConfigError):

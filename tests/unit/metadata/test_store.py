@@ -252,11 +252,7 @@ def test_transaction_version_that_does_not_rise_is_refused(store: MetadataStore)
 def test_new_incarnation_takes_over_transactional_id_and_fences_old_ones(store: MetadataStore) -> None:
     def write(version: int, incarnation: str) -> None:
         written = WriteCommitRecord(
-            write_id="w",
-            partitions=(),
-            transactional_id="q",
-            transaction_version=version,
-            incarnation=incarnation,
+            write_id="w", partitions=(), transactional_id="q", transaction_version=version, incarnation=incarnation
         )
         store.commit(lambda image: [written], operation="write")
 

@@ -44,15 +44,7 @@ def tool(root_place: RootPlace, capsys: pytest.CaptureFixture[str]) -> Command:
     return Command("history", root, capsys)
 
 
-OPERATIONS = [
-    "delete topic",
-    "alter topic configs",
-    "write",
-    "write",
-    "create topic",
-    "create topic",
-    "create root",
-]
+OPERATIONS = ["delete topic", "alter topic configs", "write", "write", "create topic", "create topic", "create root"]
 
 
 def test_all_commits_are_listed_in_order(tool: Command) -> None:

@@ -111,11 +111,7 @@ def test_history_and_du_on_a_terminal_have_one_form_of_times_and_sizes(
 
 @pytest.mark.parametrize("line", ["topics --describe", "consumer-groups --describe --all-groups", "du", "history"])
 def test_terminal_without_rich_and_dumb_terminal_get_the_text_of_a_pipe(
-    line: str,
-    on_terminal: OnTerminal,
-    root: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    line: str, on_terminal: OnTerminal, root: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command, *arguments = line.split()
     assert main([command, "--path", root, *arguments]) == 0

@@ -8,14 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from builders.adopted_roots import (
-    METADATA_DIR,
-    clock,
-    contents,
-    copy_of,
-    topic_records,
-    write_metadata_log,
-)
+from builders.adopted_roots import METADATA_DIR, clock, contents, copy_of, topic_records, write_metadata_log
 from builders.controlled import adopt_log_dir, open_log_dir
 from fakes.stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 from repository import FIXTURES

@@ -39,17 +39,13 @@ def test_a_truncation_keeps_what_it_cuts_in_a_file_of_whole_batches(tmp_path: Pa
     path = tmp_path / "follower"
     follower.make(follower.truncation(20))
     assert cut(path) == {f"diverged-a-0-18-30-{NOW_MS}.log": b"".join(copied(each) for each in range(18, 30, 3))}
-    follower.make(
-        follower.append(copied(18, epoch=1)),
-    )
+    follower.make(follower.append(copied(18, epoch=1)))
     follower.make(follower.truncation(0))
     assert cut(path)[f"diverged-a-0-4-21-{NOW_MS}.log"] == b"".join(
         [*(copied(each) for each in range(3, 18, 3)), copied(18, epoch=1)]
     )
     follower.make(follower.append(copied(0)))
-    follower.make(
-        follower.start_at(40),
-    )
+    follower.make(follower.start_at(40))
     follower.make(follower.truncation(60))  # there is nothing to cut
     assert len(cut(path)) == 2
 

@@ -10,10 +10,7 @@ from builders.followers import FollowerRoot
 from builders.leader_writers import T0, append, batch, copied
 from builders.object_roots import StoredRoot
 
-from pyspark_kafkalog.errors import (
-    InvalidRecordError,
-    KafkalogError,
-)
+from pyspark_kafkalog.errors import InvalidRecordError, KafkalogError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.metadata.messages.metadata_records import SegmentObject, SegmentObjectsRecord

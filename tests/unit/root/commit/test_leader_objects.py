@@ -13,10 +13,7 @@ from builders.object_roots import StoredRoot, named_objects
 from fakes.faulty_store import Call, Fault, FaultyStore
 from fakes.stopping_filesystem import Killed
 
-from pyspark_kafkalog.errors import (
-    CommitStateUnknownError,
-    OutOfOrderSequenceError,
-)
+from pyspark_kafkalog.errors import CommitStateUnknownError, OutOfOrderSequenceError
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
 from pyspark_kafkalog.metadata.delta import ImageDelta
 from pyspark_kafkalog.metadata.extents import data_object_record

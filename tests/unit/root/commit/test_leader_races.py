@@ -87,11 +87,7 @@ def test_servers_and_a_spark_writer_store_each_record_once_in_order(root: Path) 
         process.join(JOIN_S)
         assert process.exitcode == 0
     found = by_writer(root)
-    assert found == {
-        b"1": list(range(2 * COMMITS)),
-        b"2": list(range(2 * COMMITS)),
-        b"spark": list(range(COMMITS)),
-    }
+    assert found == {b"1": list(range(2 * COMMITS)), b"2": list(range(2 * COMMITS)), b"spark": list(range(COMMITS))}
 
 
 @pytest.mark.slow
