@@ -176,7 +176,7 @@ def fenced_incarnations_stay_fenced(commit: ProposedCommit) -> str | None:
 
 
 def format_version_stays(commit: ProposedCommit) -> str | None:
-    """Except that remote storage may be configured for a root on a file system."""
+    """Except that it may rise to another one that this package writes, for a root on a file system."""
     if not commit.before.format.may_become(commit.after.format):
         return f"the format version would change from {commit.before.format_version} to {commit.after.format_version}"
     return None

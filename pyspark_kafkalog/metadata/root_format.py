@@ -4,8 +4,9 @@
     FormatRecord in the commit log           the same number: in the first commit, in every snapshot, and in the commit
                                              that changes it
 
-Versions `OLDEST_FORMAT_VERSION` to `NEWEST_FORMAT_VERSION` are read and written. A root keeps its version, except one
-of version 1 for which remote storage is configured: it gets `TIERED_FORMAT_VERSION`. Any other version is refused. The
+Versions `OLDEST_FORMAT_VERSION` to `NEWEST_FORMAT_VERSION` are read and written. A root keeps its version until
+`kafkalog features upgrade` raises it to `FORMAT_VERSION`, but one of version 1 for which remote storage is configured
+gets `TIERED_FORMAT_VERSION`. No version falls again. Any other version is refused. The
 marker is read first, so a root that this package cannot parse is refused by its version. The commit log decides: a
 process that has the root open reads the FormatRecord of an upgrade before all later commits, and until then loses the
 race for the next commit.
@@ -89,10 +90,17 @@ class RootFormat:
         """Whether a file of the commit log may have several commits."""
         return not self.in_object_store and (self.version or 0) >= SHARED_FILES_FORMAT_VERSION
 
+    @property
+    def supported(self) -> tuple[int, int]:
+        """The oldest and the newest version that this package reads and writes, of roots of its kind."""
+        if self.in_object_store:
+            return OBJECT_FORMAT_VERSION, OBJECT_FORMAT_VERSION
+        return OLDEST_FORMAT_VERSION, NEWEST_FORMAT_VERSION
+
     def may_become(self, other: RootFormat) -> bool:
-        """Whether a commit may change it to `other`: if remote storage is configured for a root on a file system."""
-        is_upgrade = (self.version, other.version) == (FIRST_FORMAT_VERSION, TIERED_FORMAT_VERSION)
-        return other.version == self.version or (is_upgrade and not other.in_object_store)
+        """Whether a commit may change it to `other`: a root on a file system to a later version."""
+        is_upgrade = self.version is not None and self.version < (other.version or 0) <= NEWEST_FORMAT_VERSION
+        return other.version == self.version or (is_upgrade and not self.in_object_store and not other.in_object_store)
 
     def check_on_file_system(self, file: str) -> None:
         """Raise an error with the name of `file` unless a root on a file system may have this format.

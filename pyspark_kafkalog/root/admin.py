@@ -316,7 +316,7 @@ def alter_broker_configs(
             _check_overrides(config, topic.name, topic.configs)
     _check_remote_storage(image, BrokerConfig.from_properties(configs), config)
     return [
-        *format_records(image, config),
+        *(format_records(image, TIERED_FORMAT_VERSION) if config.rsm_config_location else ()),
         *(broker_config_record(name, value) for name, value in add.items() if configs.get(name) != value),
         *(broker_config_record(name, None) for name in delete if name in configs),
     ]
@@ -354,11 +354,10 @@ def _check_not_both(add: Mapping[str, str], delete: Collection[str]) -> None:
         raise InvalidConfigError(f"{', '.join(both)}: cannot be set and deleted at once")
 
 
-def format_records(image: MetadataImage, config: BrokerConfig) -> list[MetadataRecord]:
-    """The record that lets logs of a root on a file system begin in remote storage, if `config` names one."""
-    if image.format.may_have_segments or not config.rsm_config_location:
-        return []
-    return [FormatRecord(format_version=TIERED_FORMAT_VERSION)]
+def format_records(image: MetadataImage, version: int) -> list[MetadataRecord]:
+    """The record that raises a root on a file system to the format version `version`; none if it is not below that."""
+    is_below = not image.format.in_object_store and (image.format_version or 0) < version
+    return [FormatRecord(format_version=version)] if is_below else []
 
 
 def broker_config_record(name: str, value: str | None) -> MetadataRecord:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark_kafkalog.errors import KafkalogError, LogDirError, UnknownTopicError
 from pyspark_kafkalog.metadata.image import MetadataImage, PartitionImage, TopicImage
 from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore, remove_leftovers
-from pyspark_kafkalog.metadata.root_format import TIERED_FORMAT_VERSION, metadata_dir, set_marker
+from pyspark_kafkalog.metadata.root_format import metadata_dir, set_marker
 from pyspark_kafkalog.metadata.root_lock import file_system_time_ns, root_lock
-from pyspark_kafkalog.root.admin import Build, ConfigPlan
+from pyspark_kafkalog.root.admin import Build
 from pyspark_kafkalog.root.directories import (
     ensure_partition_directories,
     find_unrenamed_directories,
@@ -153,13 +153,6 @@ class FileRoot(NativeRoot):
             check_outside(location, self.path)
             check_permitted(location)
 
-    def change_broker_configs(self, plan: ConfigPlan, *, validate_only: bool = False) -> None:
-        super().change_broker_configs(plan, validate_only=validate_only)
-        version = self._store.image.format_version
-        if version == TIERED_FORMAT_VERSION and not validate_only:
-            with _after_commit(f"the marker file of {self.path} does not say the format version {version} yet"):
-                set_marker(metadata_dir(self.path), self._fs, version)
-
     def delete_topics(self, topics: Mapping[str, str | None]) -> tuple[KafkalogError | None, ...]:
         """Commit the deletions, then rename the topics' directories, which are removed after file.delete.delay.ms."""
         deletions = self._deletions(topics)
@@ -281,9 +274,15 @@ class FileRoot(NativeRoot):
             ensure_partition_directories(self.path, topic, self._fs, numbers)
 
     def commit(self, build: Build, *, operation: str, frees_space: bool = False) -> None:
-        """As in NativeRoot, under the root's lock."""
+        """As in NativeRoot, under the root's lock. The marker follows a commit that raises the format version.
+
+        If an earlier process was killed between the two, it follows now.
+        """
         with self._locked():
-            self._commit_locked(build, operation=operation, frees_space=frees_space)
+            version = self._commit_locked(build, operation=operation, frees_space=frees_space).format_version
+            assert version is not None, "the image has the first commit"
+            with _after_commit(f"the marker file of {self.path} does not say the format version {version} yet"):
+                set_marker(metadata_dir(self.path), self._fs, version)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

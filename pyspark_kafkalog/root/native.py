@@ -44,6 +44,7 @@ from pyspark_kafkalog.metadata.image import (
 )
 from pyspark_kafkalog.metadata.invariants import check_not_following
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord, PartitionChangeRecord, ProducerIdsRecord
+from pyspark_kafkalog.metadata.root_format import FORMAT_VERSION
 from pyspark_kafkalog.metadata.store import MetadataStore
 from pyspark_kafkalog.object_store.location import RootPath
 from pyspark_kafkalog.root import admin
@@ -299,6 +300,10 @@ class NativeRoot(Unguarded, ABC):
             build(self._store.refresh())
         else:
             self.commit(build, operation="alter broker configs", frees_space=True)
+
+    def raise_format(self) -> None:
+        """Raise the format version to that of new roots, for good: earlier versions of the package refuse the root."""
+        self.commit(lambda image: admin.format_records(image, FORMAT_VERSION), operation="upgrade")
 
     def group_configs(self) -> Mapping[str, Mapping[str, str]]:
         return self._store.image.group_configs

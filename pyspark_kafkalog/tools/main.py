@@ -42,7 +42,7 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "transactions": ("transactions", "list transactions and producers, abort or complete open transactions"),
     },
     "groups": {
-        "consumer-groups": ("consumer_groups", "list, describe and delete consumer groups, reset their offsets"),
+        "consumer-groups": ("consumer_groups", "list, describe and delete consumer groups, reset their offsets")
     },
     "maintenance": {
         "adopt": ("maintenance.commands", "convert a Kafka broker's log directory in place into a native one"),
@@ -63,6 +63,7 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "inspection": {
         "du": ("disk_usage", "show disk usage by topic, partition, segment or kind of file"),
         "dump-log": ("dump.log", "print the contents of log, index and snapshot files"),
+        "features": ("metadata_log", "show or raise the format version of a log directory"),
         "history": ("metadata_log", "list the commits: time, operation, writer, partitions"),
         "log-dirs": ("disk_usage", "print the sizes of partitions in Kafka's JSON"),
         "metadata-quorum": ("metadata_log", "show the state of the metadata log"),
@@ -72,9 +73,7 @@ COMMANDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "follow": ("processes.commands", "keep a log directory as a replica of a Kafka cluster or of another one"),
         "promote": ("processes.commands", "let a log directory that follows a leader take writes"),
     },
-    "Kafka clients": {
-        "serve": ("processes.commands", "let Kafka clients read and write a log directory"),
-    },
+    "Kafka clients": {"serve": ("processes.commands", "let Kafka clients read and write a log directory")},
     "set-up": {
         "completion": ("set_up", "print code that completes command lines in bash, zsh or fish"),
         "warm-up": ("set_up", "compile the record kernels ahead of the first task"),
@@ -298,6 +297,7 @@ COUNTERPARTS: Final[dict[str, str]] = {
     "kafka-consumer-perf-test": "perf-test consumer",
     "kafka-delete-records": "delete-records",
     "kafka-dump-log": "dump-log",
+    "kafka-features": "features",
     "kafka-get-offsets": "get-offsets",
     "kafka-groups": "consumer-groups --list",
     "kafka-jmx": "metrics",
@@ -316,7 +316,6 @@ NOT_HERE: Final[dict[str, str]] = {
     "kafka-console-share-consumer": _NO_MEMBERS,
     "kafka-delegation-tokens": "there is no authentication here: file permissions decide",
     "kafka-e2e-latency": "kafkalog perf-test measures latencies",
-    "kafka-features": "features have no levels here",
     "kafka-leader-election": "a partition has one replica here",
     "kafka-metadata-shell": "kafkalog dump-log --cluster-metadata-decoder shows the metadata log",
     "kafka-reassign-partitions": "a partition has one replica here; kafkalog export copies partitions elsewhere",
@@ -351,6 +350,7 @@ _OPTIONS_NOT_OF: Final[dict[str, dict[str, str]]] = {
     "configs": dict.fromkeys(("--broker-logger", "--client-metrics"), _NO_BROKER),
     "consumer-groups": {"--validate-regex": _NO_MEMBERS},
     "dump-log": {"--remote-log-metadata-decoder": "kafkalog verify --remote-storage shows what they say"},
+    "features": dict.fromkeys(("--feature", "--metadata", "--release-version"), "upgrade raises the format version"),
     "topics": {
         "--at-min-isr-partitions": _ONE_REPLICA,
         "--partition-size-limit-per-response": _NO_CLIENT,

@@ -1,4 +1,4 @@
-"""The commands `history` and `metadata-quorum`: the commits of a log directory, and the state of its metadata log."""
+"""The commands `history`, `metadata-quorum` and `features`: the commits, the metadata log, and its format version."""
 
 from __future__ import annotations
 
@@ -47,6 +47,21 @@ examples:
   kafkalog metadata-quorum --path /data/log describe --status
   kafkalog metadata-quorum --path /data/log describe --replication --human-readable
   kafkalog metadata-quorum --path /var/lib/kafka/data describe --status --output json
+"""
+
+
+_FEATURES_HELP: Final = """\
+`kafkalog features`: show the format version of a log directory, or raise it, as kafka-features does with features.
+
+New log directories have the newest version; existing ones keep theirs until `upgrade` raises it. From version 3 on a
+file of the commit log takes several commits, which makes commits cheaper and needs less disk. The upgrade is one commit
+and is final: earlier versions of the package that do not know the new version refuse the log directory from then on, so
+install the new package everywhere first. Processes with the new package continue. If `upgrade` is killed, run it again.
+A log directory in an object store has one version, which never changes.
+
+examples:
+  kafkalog features --path /data/log describe
+  kafkalog features --path /data/log upgrade
 """
 
 
@@ -266,7 +281,37 @@ def _rows(quorum: Quorum, *, human_readable: bool) -> Iterator[tuple[str | int |
     yield from (row(each, "Observer") for each in quorum.observers)
 
 
+_FEATURE: Final = ("Feature", "SupportedMinVersion", "SupportedMaxVersion", "FinalizedVersionLevel")
+
+
+def _add_features(parser: argparse.ArgumentParser) -> None:
+    """`--path`, and the two commands."""
+    add_path(parser)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, help_text in (("describe", "show the format version"), ("upgrade", "raise it to that of new roots")):
+        add_output(commands.add_parser(name, help=help_text, allow_abbrev=False), "one object")
+
+
+def _run_features(options: argparse.Namespace) -> int:
+    """Show the format version on sys.stdout, or raise it."""
+    native, output = open_log_dir(options).root.native(), output_of(options)
+    before = native.store.image.format
+    if options.command == "upgrade":
+        native.raise_format()
+    after = native.store.image.format
+    values = ("format.version", *after.supported, after.version)
+    output.data({name[0].lower() + name[1:]: value for name, value in zip(_FEATURE, values, strict=True)})
+    if options.command == "describe":
+        output.text("\t".join(f"{name}: {value}" for name, value in zip(_FEATURE, values, strict=True)) + "\n")
+    elif after != before:
+        output.text(f"format.version was upgraded to {after.version}.\n")
+    else:
+        output.text(f"format.version is {after.version} already: there is nothing to upgrade.\n")
+    return 0
+
+
 COMMANDS: Final = {
+    "features": Command(_FEATURES_HELP, _add_features, _run_features),
     "history": Command(_HISTORY_HELP, _add_history, _run_history),
     "metadata-quorum": Command(_QUORUM_HELP, _add_quorum, _run_quorum),
 }

@@ -14,17 +14,21 @@ import pyarrow as pa
 import pytest
 from builders.controlled import open_log_dir
 from builders.format_roots import ROOTS, T0, TIERED_ROOT, contents, remote_in, rows
-from builders.metadata_roots import forget_images
+from builders.leader_writers import Served, append, batch
+from builders.metadata_roots import commit_files, forget_images
 from builders.tiered_logs import fill
 from builders.verify_roots import check_again_at_once, findings_in
+from kafkalog_command import Command
 
 from pyspark_kafkalog import LogDir
+from pyspark_kafkalog.errors import UnsupportedFormatError
 from pyspark_kafkalog.maintenance.cleaner.clean import clean_partition
 from pyspark_kafkalog.maintenance.export.export import export_to
 from pyspark_kafkalog.maintenance.merge import merge_segments
 from pyspark_kafkalog.maintenance.retention.delete import apply_retention
 from pyspark_kafkalog.maintenance.retention.delete_records import delete_records
 from pyspark_kafkalog.maintenance.tier import tier_segments
+from pyspark_kafkalog.metadata import root_format
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     FORMAT_VERSION,
@@ -180,3 +184,34 @@ def test_kept_tiered_root_is_sound_and_takes_writes_and_maintenance(
     assert found[: len(records)] == records
     export_to(opened(root).root.native(), tmp_path / "copy")
     assert LogDir.open(tmp_path / "copy").read("orders").num_rows == len(found)
+
+
+def test_raised_root_is_sound_and_processes_that_have_it_open_write_on_in_shared_files(
+    tiered: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, expected = tiered
+    check_again_at_once(monkeypatch)
+    server, writer, reader = Served(root, now_ms=NOW_MS), opened(root), opened(root)
+    added = rows(9000, 2)
+    writer.append("orders", added, partition=0)
+    features = Command("features", root, capsys)
+    assert features("describe").endswith("SupportedMaxVersion: 3\tFinalizedVersionLevel: 2\n")
+    assert features("upgrade") == "format.version was upgraded to 3.\n"
+    files = len(commit_files(root))
+    for _ in range(3):
+        assert server.append(append(batch([b"served"]), "orders")).last_offset > 0  # type: ignore[union-attr]
+        writer.append("orders", added, partition=0)
+    writer.create_topic("later", partitions=1)
+    assert len(commit_files(root)) == files + 1  # after the upgrade a snapshot was due: the next commit begins a file
+    assert features("upgrade") == "format.version is 3 already: there is nothing to upgrade.\n"
+    reader.refresh()
+    assert contents(reader) == contents(opened(root))
+    was = expected["topics"]["orders"]["partitions"][0]["records"]
+    now = contents(opened(root))["topics"]["orders"]["partitions"][0]["records"]
+    assert now[: len(was)] == was
+    assert [each[3] for each in now[len(was) + 2 :]] == 3 * ["served", *added["value"].to_pylist()]
+    assert findings_in(root) == []
+    with monkeypatch.context() as older:
+        older.setattr(root_format, "NEWEST_FORMAT_VERSION", TIERED_FORMAT_VERSION)
+        with pytest.raises(UnsupportedFormatError, match=f"{FORMAT_MARKER} .*found format version 3; upgrade"):
+            opened(root)

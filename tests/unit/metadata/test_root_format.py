@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from builders.controlled import open_log_dir
 from builders.metadata_roots import as_first_format, forget_images
+from fakes.stopping_filesystem import Killed, StoppingFileSystem, broken_disk
 from repository import FIXTURES
 
-from pyspark_kafkalog.errors import DiskFormatError, LogDirError, UnsupportedFormatError
+from pyspark_kafkalog.errors import DiskFormatError, KafkalogError, LogDirError, UnsupportedFormatError
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.metadata import root_format, snapshots
 from pyspark_kafkalog.metadata.local.backend import LocalSnapshots
@@ -98,6 +102,8 @@ def command_lines(root: Path, tmp_path: Path) -> list[list[str]]:
         ["transactions", "find-hanging", *topic],
         ["delete-records", "--offset-json-file", str(tmp_path / "offsets.json")],
         ["log-dirs", "--describe"],
+        ["features", "describe"],
+        ["features", "upgrade"],
         ["history"],
         ["report", "--file", str(tmp_path / "report.html")],
         ["metrics", "--once"],
@@ -286,3 +292,45 @@ def test_first_root_that_gets_remote_storage_is_refused_by_packages_that_do_not_
     for opener in (lambda: LogDir.open(root), is_open.refresh):
         with pytest.raises(UnsupportedFormatError, match="from 1 to 1, found format version 2; upgrade"):
             opener()
+
+
+@pytest.mark.parametrize("error", [Killed, broken_disk])
+def test_upgrade_that_stops_anywhere_leaves_root_of_either_version_and_is_finished_by_the_next(
+    error: Callable[[], BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = set()
+    for stops_at in range(40):
+        root = tmp_path / str(stops_at)
+        create_root(root)
+        as_first_format(root)
+        is_open = LogDir.open(root)
+        is_open.append("orders", ROWS)
+        fs = StoppingFileSystem(stops_at, error=error, once=error is broken_disk)
+        upgrading = open_log_dir(root, fs=fs).root.native()
+        with contextlib.suppress(Killed, OSError, KafkalogError):
+            upgrading.raise_format()
+        forget_images()
+        marker = (metadata_dir(root) / FORMAT_MARKER).read_text()
+        version = LogDir.open(root).root.native().store.image.format_version
+        found.add((version, marker))
+        if version == FORMAT_VERSION:
+            with monkeypatch.context() as older:
+                older.setattr(root_format, "NEWEST_FORMAT_VERSION", TIERED_FORMAT_VERSION)
+                forget_images()
+                with pytest.raises(UnsupportedFormatError, match=f"found format version {FORMAT_VERSION}; upgrade"):
+                    LogDir.open(root)
+        is_open.append("orders", ROWS)
+        LogDir.open(root).root.native().raise_format()
+        assert (metadata_dir(root) / FORMAT_MARKER).read_text() == f"version={FORMAT_VERSION}\n"
+        is_open.append("orders", ROWS)
+        assert LogDir.open(root).read("orders").num_rows == 6
+        assert is_open.root.native().store.image.format_version == FORMAT_VERSION
+        if not fs.has_stopped:
+            break
+    assert fs.changes > 6
+    assert not fs.has_stopped
+    assert found == {
+        (1, "version=1\n"),
+        (FORMAT_VERSION, "version=1\n"),
+        (FORMAT_VERSION, f"version={FORMAT_VERSION}\n"),
+    }

@@ -23,6 +23,8 @@ WORKING = [
     ("du", "--by", "kind"),
     ("dump-log", *_ORDERS, "--partition", "0", "--offset", "1", "--print-data-log"),
     ("export", "--to", "copy"),
+    ("features", "describe"),
+    ("features", "upgrade"),
     ("get-offsets", "--time", "earliest"),
     ("history",),
     ("log-cleaner", "--local"),

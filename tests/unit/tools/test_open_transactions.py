@@ -10,11 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from builders.adopted_roots import (
-    NOW_MS,
-    clock,
-    transactions_with_coordinator,
-)
+from builders.adopted_roots import NOW_MS, clock, transactions_with_coordinator
 from builders.controlled import adopt_log_dir, open_log_dir
 from kafkalog_command import Command
 from repository import FIXTURES

@@ -84,6 +84,7 @@ CASES: Final[dict[str, list[tuple[str, int]]]] = {
     "verify": [("--path R --local", 1)],
     "du": [("--path R --by kind", 2)],
     "dump-log": [("--files R/t-0/00000000000000000000.log --print-data-log", 3)],
+    "features": [("--path R describe", 1), ("--path R upgrade", 1)],
     "history": [("--path R", 1)],
     "log-dirs": [("--path R --describe", 1)],
     "metadata-quorum": [("--path R describe --status", 1), ("--path R describe --replication", 1)],
