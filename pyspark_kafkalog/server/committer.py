@@ -12,7 +12,7 @@ commit is short if it has few bytes, the last one took a few milliseconds at mos
 than expected, as on a busy disk, sends the next one to the thread again.
 
     event loop                                  the committer's thread
-      submit(unit) -> future
+      submit(unit) -> future, submit_together(units, delivered)
       at the end of the loop's turn:
         short: LeaderWriter.commit_at_once
         else: units are handed over               takes all units that wait, up to limits of units and bytes
@@ -42,6 +42,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from itertools import zip_longest
 from typing import Final, TypeAlias, TypeVar
 
@@ -50,7 +51,7 @@ from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend, UnitResult
 from pyspark_kafkalog.root.commit.committer import LeaderWriter
 from pyspark_kafkalog.root.protocol import Root, native_or_none
-from pyspark_kafkalog.server.event_loop import PromptFuture
+from pyspark_kafkalog.server.event_loop import Eager, PromptFuture, results_in_turns
 from pyspark_kafkalog.server.request_errors import BoundedLog
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import TopicPartition
@@ -75,7 +76,9 @@ Appended: TypeAlias = "asyncio.Future[tuple[AppendedRange, ...]]"
 Notify: TypeAlias = Callable[[frozenset[TopicPartition]], None]
 
 
-_Submitted: TypeAlias = tuple[CommitUnit, Appended]
+#: Gets the result or the error of each of the units that were submitted together.
+Delivered: TypeAlias = Callable[[Sequence[UnitResult | BaseException]], None]
+_Submitted: TypeAlias = tuple[Sequence[CommitUnit], Delivered]
 _Commit: TypeAlias = Callable[[Sequence[CommitUnit]], "Sequence[UnitResult] | None"]
 
 
@@ -101,6 +104,11 @@ class Committer(ABC):
     @abstractmethod
     def submit(self, unit: CommitUnit) -> Appended:
         """As `commit`, without waiting: units that are submitted one after the other are committed in that order."""
+
+    def submit_together(self, units: Sequence[CommitUnit], delivered: Delivered) -> None:
+        """Submit units one after the other. `delivered`, which does not raise, is called when all are decided."""
+        submitted = [self.submit(each) for each in units]
+        Eager(results_in_turns(submitted), lambda ended: delivered(ended.result()))
 
     async def commit(self, unit: CommitUnit) -> tuple[AppendedRange, ...]:
         """The result of the unit when its commit is durable.
@@ -137,7 +145,7 @@ class GroupCommitter(Committer):
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[list[_Submitted] | None] = queue.SimpleQueue()
         self._submitted: list[_Submitted] = []  # in this turn of the loop, or in the interval
-        self._under_way = 0  # units that the thread has, or whose results are not delivered yet
+        self._under_way = 0  # submissions that the thread has, or whose results are not delivered yet
         self._interval_ms = interval_ms
         self._next_ms = 0  # no commit begins before, if there is an interval
         self._short_until_ms: int | None = None  # until then a commit is expected to be short
@@ -149,13 +157,18 @@ class GroupCommitter(Committer):
 
     def submit(self, unit: CommitUnit) -> Appended:
         result: PromptFuture[tuple[AppendedRange, ...]] = PromptFuture(loop=self._loop)
+        self.submit_together((unit,), partial(_tell, result))
+        return result
+
+    def submit_together(self, units: Sequence[CommitUnit], delivered: Delivered) -> None:
+        """As Committer.submit_together. All of the units are in one commit."""
         if self._is_stopped:
-            result.set_exception(ReadOnlyLogDirError("this server does not write to the log directory any more"))
-            return result
+            error = ReadOnlyLogDirError("this server does not write to the log directory any more")
+            delivered([error] * len(units))
+            return
         if not self._submitted:
             self._loop.call_soon(self._hand_over)
-        self._submitted.append((unit, result))
-        return result
+        self._submitted.append((units, delivered))
 
     def _hand_over(self) -> None:
         """Commit the units of this turn of the loop at once, or give them to the thread."""
@@ -163,9 +176,9 @@ class GroupCommitter(Committer):
             return
         submitted, self._submitted = self._submitted, []
         self._under_way += len(submitted)
-        if self._under_way == len(submitted) and self._is_short(submitted):
-            ended = self._committed_units(submitted, self._writer.commit_at_once)
-            if ended is not None:
+        if self._under_way == len(submitted):
+            units = _units_of(submitted)
+            if self._is_short(units) and (ended := self._committed_units(units, self._writer.commit_at_once)):
                 self._deliver(submitted, ended)
                 return
         self._queue.put(submitted)
@@ -179,13 +192,13 @@ class GroupCommitter(Committer):
             self._loop.call_later(rest_ms / SECOND_MS, self._hand_over)
         return self._under_way > 0 or rest_ms > 0
 
-    def _is_short(self, submitted: Sequence[_Submitted]) -> bool:
+    def _is_short(self, units: Sequence[CommitUnit]) -> bool:
         """Whether a commit of these units should be. Those of coordinators may have much to write."""
         if self._short_until_ms is None or self._monotonic_ms() > self._short_until_ms:
             return False
-        if len(submitted) > _SHORT_UNITS_MAX:
+        if len(units) > _SHORT_UNITS_MAX:
             return False
-        sizes = [unit.size_bytes for unit, _ in submitted]
+        sizes = [each.size_bytes for each in units]
         return 0 not in sizes and sum(sizes) <= _SHORT_BYTES_MAX
 
     async def stop(self) -> None:
@@ -204,21 +217,21 @@ class GroupCommitter(Committer):
                     self._queue.put(None)
                     break
                 batch += following
-            for some in in_commits(batch, count=lambda each: 1, size_bytes=lambda each: each[0].size_bytes):
+            for some in in_commits(batch, count=lambda each: len(each[0]), size_bytes=_size_bytes):
                 self._commit(some)
         self._writer.close()
 
     def _commit(self, batch: Sequence[_Submitted]) -> None:
-        ended = self._committed_units(batch, self._writer.commit)
+        ended = self._committed_units(_units_of(batch), self._writer.commit)
         assert ended is not None
         self._loop.call_soon_threadsafe(self._deliver, batch, ended)
 
-    def _committed_units(self, batch: Sequence[_Submitted], commit: _Commit) -> _Ended | None:
+    def _committed_units(self, submitted: Sequence[CommitUnit], commit: _Commit) -> _Ended | None:
         """The results of a commit; None if it was not made at once."""
         began_ms = self._monotonic_ms()
         self._next_ms = began_ms + self._interval_ms
         changed: set[TopicPartition] = set()
-        units = [_recording(unit, changed) for unit, _ in batch]
+        units = [_recording(each, changed) for each in submitted]
         results: Sequence[UnitResult | BaseException] | None
         try:
             results = commit(units)
@@ -233,14 +246,12 @@ class GroupCommitter(Committer):
     def _deliver(self, batch: Sequence[_Submitted], ended: _Ended) -> None:
         self._under_way -= len(batch)
         self._short_until_ms = ended.end_ms + _RECENT_MS if ended.is_short else None
-        for (_, future), result in zip(batch, ended.results, strict=True):
-            if future.cancelled():
-                continue
-            if isinstance(result, BaseException):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-        self._committed(len(batch))
+        results, at = ended.results, 0
+        for units, delivered in batch:
+            end = at + len(units)
+            delivered(results[at:end])
+            at = end
+        self._committed(at)
         if ended.changed:
             self._notify(ended.changed)
         if self._interval_ms and not self._under_way:
@@ -285,6 +296,25 @@ class ReadOnlyCommitter(Committer):
 
     async def stop(self) -> None:
         pass
+
+
+def _tell(future: PromptFuture[tuple[AppendedRange, ...]], results: Sequence[UnitResult | BaseException]) -> None:
+    """Set the result of the only unit, unless nobody waits for it any more."""
+    (result,) = results
+    if future.cancelled():
+        return
+    if isinstance(result, BaseException):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+
+
+def _units_of(submitted: Sequence[_Submitted]) -> list[CommitUnit]:
+    return [each for units, _ in submitted for each in units]
+
+
+def _size_bytes(submitted: _Submitted) -> int:
+    return sum(each.size_bytes for each in submitted[0])
 
 
 def _recording(unit: CommitUnit, changed: set[TopicPartition]) -> CommitUnit:

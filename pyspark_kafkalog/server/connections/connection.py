@@ -36,7 +36,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.metadata.messages.schema import Piece
 from pyspark_kafkalog.protocol.api import ApiKey
-from pyspark_kafkalog.server.connections.dispatch import BEGUN_APIS, AnyExchange, Dispatcher
+from pyspark_kafkalog.server.connections.dispatch import BEGUN_APIS, AnyExchange, Dispatcher, HandledExchange
 from pyspark_kafkalog.server.connections.request_bytes import (
     SMALL_REQUEST_BYTES,
     HeldRequest,
@@ -56,6 +56,7 @@ from pyspark_kafkalog.server.sending import (
     shut_down,
     time_out,
 )
+from pyspark_kafkalog.server.straight.produce import StraightProduce, StraightProduces
 
 _LOG: Final = logging.getLogger(__name__)
 _SIZE: Final = struct.Struct(">i")
@@ -151,7 +152,7 @@ class Connection:
         self._log = log
         self._monotonic_ms = monotonic_ms
         self._input = _Input(transport)
-        self._pending: deque[_Begun] = deque()  # requests that are not answered, in their order
+        self._pending: deque[_Begun | StraightProduces] = deque()  # requests that are not answered, in their order
         self._is_answering = False  # in the loop's next turn
         self._sending: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
@@ -184,20 +185,43 @@ class Connection:
 
         Returns whether the next frame was found to be another one.
         """
-        limit = min(self._limit, SMALL_REQUEST_BYTES)
-        while len(self._pending) < _IN_FLIGHT_MAX and self._failure is None and not self._session.mute_until_ms:
+        if self._failure is not None or self._session.mute_until_ms:
+            return False
+        limit, together, is_unusual = min(self._limit, SMALL_REQUEST_BYTES), None, False
+        for _ in range(_IN_FLIGHT_MAX - self._in_flight):
             frame = self._input.whole_frame(BEGUN_APIS, limit)
             exchange = None if frame is None else self._dispatcher.straight(frame, self._session)
             if frame is None or exchange is None:
-                return frame is not None
+                is_unusual = frame is not None
+                break
             if self._has_to_settle(exchange):
-                return False
-            held = self._requests.of(len(frame)).whole(len(frame))
+                break
+            held = self._requests.of(len(frame)).whole(len(frame)) if together is None else together.held
             if not held.take_at_once(len(frame)):
-                return False
+                break
             self._input.skip(_SIZE.size + len(frame))
-            self._pending.append(_Begun(exchange, held, self._handled))
-        return False
+            if together is None:
+                together = self._begun(exchange, held)
+            else:
+                assert isinstance(exchange, StraightProduce)
+                together.add(exchange)
+        if together is not None:
+            together.begin()
+        return is_unusual
+
+    def _begun(self, exchange: AnyExchange, held: HeldRequest) -> StraightProduces | None:
+        """Begin a request. A usual Produce is to begin with those that have arrived together with it: returns them."""
+        if isinstance(exchange, StraightProduce):
+            together = StraightProduces(exchange, held, self._handled)
+            self._pending.append(together)
+            return together
+        self._pending.append(_Begun(exchange, held, self._handled))
+        return None
+
+    @property
+    def _in_flight(self) -> int:
+        """The requests that are not answered."""
+        return sum(map(len, self._pending))
 
     def _has_to_settle(self, exchange: AnyExchange) -> bool:
         """Whether earlier requests have to be answered before this one begins: all do but Produce after Produce."""
@@ -235,12 +259,14 @@ class Connection:
             if exchange is None:
                 exchange = await self._dispatcher.open(frame, self._session)
             del frame
-            if exchange.api_key == ApiKey.PRODUCE and not exchange.is_long:
+            if isinstance(exchange, StraightProduce) or (exchange.api_key == ApiKey.PRODUCE and not exchange.is_long):
                 if self._has_to_settle(exchange):
                     await self._settle()
                 is_handed_over = True
-                self._pending.append(_Begun(exchange, held, self._handled))
-                del exchange
+                together = self._begun(exchange, held)
+                if together is not None:
+                    together.begin()
+                del exchange, together
                 await self._keep_up()
                 return
             await self._settle()
@@ -254,7 +280,7 @@ class Connection:
         if self._session.is_closing:
             raise CloseConnection("the client could not authenticate")
 
-    async def _pieces_of(self, exchange: AnyExchange, held: HeldRequest) -> Sequence[Piece] | None:
+    async def _pieces_of(self, exchange: HandledExchange, held: HeldRequest) -> Sequence[Piece] | None:
         """The answer of the exchange. One that waits for as long as the client says is watched once it waits."""
         handling = exchange.handle()
         if exchange.api_key not in _WAITING_APIS:
@@ -300,7 +326,7 @@ class Connection:
 
     async def _keep_up(self) -> None:
         """Wait while too many requests are unanswered. Raises what has ended the connection."""
-        while len(self._pending) >= _IN_FLIGHT_MAX:
+        while self._in_flight >= _IN_FLIGHT_MAX:
             await self._progress()
         self._check_failure()
 
@@ -322,8 +348,8 @@ class Connection:
         if self._failure is not None:
             raise self._failure
 
-    def _handled(self, begun: _Begun) -> None:
-        """A Produce request is handled: it is answered now if all are, else with those of the same turn of the loop."""
+    def _handled(self, begun: _Begun | StraightProduces) -> None:
+        """It is answered now if all requests are handled, else with those of the same turn of the loop."""
         if self._pending and begun is self._pending[-1] and all(each.is_done for each in self._pending):
             self._answer()
         elif not self._is_answering:
@@ -417,7 +443,7 @@ class _Begun:
 
     def __init__(
         self,
-        exchange: AnyExchange,
+        exchange: HandledExchange,
         held: HeldRequest,
         handled: Callable[[_Begun], None],
     ) -> None:
@@ -426,6 +452,9 @@ class _Begun:
         self._handled = handled
         self.is_done = False
         self._handling = Eager(exchange.handle(), self._end)
+
+    def __len__(self) -> int:
+        return 1
 
     def _end(self, handling: Eager[Sequence[Piece] | None]) -> None:
         self.is_done = True

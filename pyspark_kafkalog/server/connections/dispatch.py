@@ -357,4 +357,5 @@ class TokenExchange:
         return [_TOKEN_SIZE.pack(len(answer.token)) + answer.token]
 
 
-AnyExchange: TypeAlias = Exchange | LongExchange | StraightProduce | StraightCommit | TokenExchange
+HandledExchange: TypeAlias = Exchange | LongExchange | StraightCommit | TokenExchange
+AnyExchange: TypeAlias = HandledExchange | StraightProduce

@@ -30,8 +30,10 @@ from pyspark_kafkalog.record.header import (
     RECORDS_COUNT_AT,
     TRANSACTIONAL_MASK,
 )
-from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend
+from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend, UnitResult
+from pyspark_kafkalog.server.connections.request_bytes import HeldRequest
 from pyspark_kafkalog.server.context import Handler, Request, ServerContext, Session
+from pyspark_kafkalog.server.event_loop import Eager
 from pyspark_kafkalog.server.produce import SUBMITTING, TOPIC_IDS_FROM, failed_response, needs_check
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition
 from pyspark_kafkalog.values import quick_dataclass
@@ -121,9 +123,9 @@ def parse_usual(frame: bytearray) -> UsualProduce | None:
 
 
 class StraightProduce:
-    """A usual Produce that is to be handled and answered, as an Exchange (connections/dispatch.py)."""
+    """A usual Produce that is to be committed and answered, by `StraightProduces`."""
 
-    __slots__ = ("_answer", "_append", "_context", "_handled", "_request")
+    __slots__ = ("_answer", "_append", "_handled", "_request", "context", "unit")
 
     api_key = ApiKey.PRODUCE
     is_long = False
@@ -131,31 +133,95 @@ class StraightProduce:
     def __init__(
         self, context: ServerContext, request: UsualProduce, append: LeaderAppend, handled: Handled, answer: Answer
     ) -> None:
-        self._context = context
+        self.context = context
+        self.unit = CommitUnit(appends=(append,), size_bytes=request.end - request.begin)
         self._request = request
         self._append = append
         self._handled = handled
         self._answer = answer
 
-    async def handle(self) -> Sequence[Piece] | None:
-        """As Exchange.handle."""
-        began_s = time.perf_counter()
-        request, append = self._request, self._append
-        topic, size_bytes = append.topic_partition.topic, request.end - request.begin
-        try:
-            unit = CommitUnit(appends=(append,), size_bytes=size_bytes)
-            (appended,) = await self._context.committer.submit(unit)
-        except Exception as error:
-            failure = error.with_traceback(None)  # its frames would keep the batch
-        else:
-            self._context.traffic.produced(topic, records=request.records_count, size_bytes=size_bytes)
-            self._handled(ApiKey.PRODUCE, request.api_version, time.perf_counter() - began_s, 0)
-            return (_packed_answer(request, appended),)
+    def answered(self, appended: AppendedRange, seconds: float) -> Piece:
+        """The answer once the batch is committed, `seconds` after the request has begun."""
+        request, topic = self._request, self._append.topic_partition.topic
+        self.context.traffic.produced(topic, records=request.records_count, size_bytes=self.unit.size_bytes)
+        self._handled(ApiKey.PRODUCE, request.api_version, seconds, 0)
+        return _packed_answer(request, appended)
+
+    async def failed(self, error: BaseException) -> Sequence[Piece] | None:
+        """As Exchange.handle, if the batch is not committed."""
+        topic, failure = self._append.topic_partition.topic, error.with_traceback(None)  # its frames keep the batch
 
         async def failed(context: ServerContext, general: Request[ProduceRequest]) -> ProduceResponse:
             return failed_response(context, topic, general.body, failure)
 
         return await self._answer(failed)
+
+
+class StraightProduces:
+    """Usual Produce requests of a connection that have arrived together, and are committed and answered together.
+
+    No coroutine waits for the commit: the committer calls. `done` is called with this object at the end.
+    """
+
+    __slots__ = ("_began_s", "_done", "_error", "_exchanges", "_handled", "_undecided", "held", "is_done")
+
+    api_key = ApiKey.PRODUCE
+
+    def __init__(self, first: StraightProduce, held: HeldRequest, done: Callable[[StraightProduces], None]) -> None:
+        """`held` has the bytes of all requests."""
+        self.held = held
+        self.is_done = False
+        self._done = done
+        self._exchanges = [first]
+        self._handled: list[Piece | Eager[Sequence[Piece] | None]] = []
+        self._undecided = 1  # answers to failed requests that are not there yet, and one for all results
+        self._error: Exception | None = None
+        self._began_s = time.perf_counter()
+
+    def __len__(self) -> int:
+        return len(self._exchanges) + len(self._handled)
+
+    def add(self, exchange: StraightProduce) -> None:
+        """Add a request before `begin`."""
+        self._exchanges.append(exchange)
+
+    def begin(self) -> None:
+        """Submit the batches."""
+        units = [each.unit for each in self._exchanges]
+        self._exchanges[0].context.committer.submit_together(units, self._delivered)
+
+    def _delivered(self, results: Sequence[UnitResult | BaseException]) -> None:
+        seconds = time.perf_counter() - self._began_s
+        exchanges, self._exchanges = self._exchanges, []
+        try:
+            for exchange, result in zip(exchanges, results, strict=True):
+                if isinstance(result, BaseException):
+                    self._undecided += 1
+                    self._handled.append(Eager(exchange.failed(result), self._answered))
+                else:
+                    self._handled.append(exchange.answered(result[0], seconds))
+        except Exception as error:
+            self._error = error
+        self._answered()
+
+    def _answered(self, failed: Eager[Sequence[Piece] | None] | None = None) -> None:
+        self._undecided -= 1
+        if not self._undecided:
+            self.is_done = True
+            self.held.release()
+            self._done(self)
+
+    def pieces(self) -> Sequence[Piece]:
+        """The answers of all requests. Raises what has failed while they were made."""
+        if self._error is not None:
+            raise self._error
+        pieces: list[Piece] = []
+        for each in self._handled:
+            if isinstance(each, Eager):
+                pieces += each.result() or ()
+            else:
+                pieces.append(each)
+        return pieces
 
 
 def straight_append(
