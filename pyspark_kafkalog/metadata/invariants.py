@@ -16,7 +16,7 @@ writer that was admitted earlier is refused too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
@@ -318,33 +318,42 @@ def image_after_appends(
 
     It holds every invariant. None for any other commit, of which the delta makes the image.
     """
+    states: list[tuple[str, int, LogState]] = []
+    for record in records:
+        if type(record) is PartitionStateRecord:
+            states.append((image.topic_names.get(record.topic_id, ""), record.partition, log_state(record)))
+        elif type(record) is not CommitRecord:
+            return None
+    return image_with_states(image, states, next_offset=image.next_offset + len(records), timestamp_ms=timestamp_ms)
+
+
+def image_with_states(
+    image: MetadataImage, states: Iterable[tuple[str, int, LogState]], *, next_offset: int, timestamp_ms: int
+) -> MetadataImage | None:
+    """As `image_after_appends`, of a commit that gives these states to partitions, by topic and number."""
     if image.format.in_object_store or image.following is not None or len(image.topics) != len(image.topic_names):
         return None
     changed: dict[str, list[PartitionImage]] = {}
-    for record in records:
-        if type(record) is PartitionStateRecord:
-            name = image.topic_names.get(record.topic_id, "")
-            if name not in changed:
-                if name not in image.topics:
-                    return None
-                changed[name] = list(image.topics[name].partitions)
-            partitions = changed[name]
-            if not 0 <= record.partition < len(partitions):
+    for name, number, state in states:
+        if name not in changed:
+            if name not in image.topics:
                 return None
-            partition, state = partitions[record.partition], log_state(record)
-            if partition.has_extents or not _is_appended(partition.state, state):
-                return None
-            partitions[record.partition] = PartitionImage(
-                partition.partition, state, partition.segments, partition.runs, partition.producer_batches
-            )
-        elif type(record) is not CommitRecord:
+            changed[name] = list(image.topics[name].partitions)
+        partitions = changed[name]
+        if not 0 <= number < len(partitions):
             return None
+        partition = partitions[number]
+        if partition.has_extents or not _is_appended(partition.state, state):
+            return None
+        partitions[number] = PartitionImage(
+            partition.partition, state, partition.segments, partition.runs, partition.producer_batches
+        )
     topics = dict(image.topics)
     for name, partitions in changed.items():
         was = topics[name]
         topics[name] = TopicImage(name, was.topic_id, tuple(partitions), was.configs, was.offsets_ends)
     return MetadataImage(
-        next_offset=image.next_offset + len(records),
+        next_offset=next_offset,
         last_timestamp_ms=max(image.last_timestamp_ms, timestamp_ms),
         format=image.format,
         topics=topics,

@@ -46,7 +46,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from pyspark_kafkalog.errors import LogDirError
+from pyspark_kafkalog.errors import CommitStateUnknownError, InvalidRecordError, LogDirError
 from pyspark_kafkalog.metadata.backend import LOGGING_FAILURES, MetadataBackend, MetadataLogConfig
 from pyspark_kafkalog.metadata.commit_log import (
     LEADER_EPOCH,
@@ -57,8 +57,10 @@ from pyspark_kafkalog.metadata.commit_log import (
     OldCommits,
 )
 from pyspark_kafkalog.metadata.image import MetadataImage, image_records
-from pyspark_kafkalog.metadata.local.log import CommitFile, End, LocalCommitLog
+from pyspark_kafkalog.metadata.invariants import image_with_states
+from pyspark_kafkalog.metadata.local.log import CommitFile, End, HeldEnd, LocalCommitLog
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.messages.usual_commits import COMMIT_ID_BYTES, AppendedState, UsualCommits
 from pyspark_kafkalog.metadata.root_format import (
     FORMAT_MARKER,
     METADATA_DIR,
@@ -94,7 +96,7 @@ from pyspark_kafkalog.storage.filesystem import (
     open_to_read,
     time_ms,
 )
-from pyspark_kafkalog.storage.names import CHECKPOINT_SUFFIX
+from pyspark_kafkalog.storage.names import CHECKPOINT_SUFFIX, encode_uuid
 
 _POINTER_MAX_BYTES: Final = 64
 
@@ -420,10 +422,7 @@ class LocalBackend(MetadataBackend):
         frees_space: bool,
         before_visible: Callable[[], None] | None = None,
     ) -> Commit:
-        if self._fs.waits_for_disk:
-            flush_earlier(self.root, self._fs)  # a durable commit needs all commits before it on disk
-        else:
-            note_unflushed(self.root, self._fs)
+        self.prepare()
         place = self.log.end_of(loaded)
         return self.log.publish(
             loaded.image.next_offset,
@@ -433,6 +432,13 @@ class LocalBackend(MetadataBackend):
             frees_space=frees_space,
             before_visible=before_visible,
         )
+
+    def prepare(self) -> None:
+        """What comes before a commit: one that waits for the disk needs all before it there, another one is noted."""
+        if self._fs.waits_for_disk:
+            flush_earlier(self.root, self._fs)
+        else:
+            note_unflushed(self.root, self._fs)
 
     def snapshot_follows(self, loaded: LoadedImage, *, next_bytes: int, now_ms: int) -> bool:
         """Whether a snapshot would follow a commit of at most `next_bytes` at `now_ms`, or soon after."""
@@ -546,6 +552,51 @@ class LocalMetadataStore(MetadataStore):
         """Whether a commit of at most `next_bytes`, made now, would be followed by a snapshot."""
         return self._backend.snapshot_follows(self._loaded, next_bytes=next_bytes, now_ms=self._clock())
 
+    def next_commit(self, size_bytes: int) -> NextCommit | None:
+        """The next commit, of at most so many bytes, at the end of the log; None if it has to be made in general.
+
+        That is so if it begins a file, if a snapshot would follow it, or if another root may be at the path. Raises as
+        `refresh_to_head` for a root with another format.
+        """
+        is_same_root = self._backend.check_format(self._root_state)
+        loaded = self._loaded
+        place = loaded.tail.end
+        if place is None or not loaded.image.format.shares_commit_files or _is_in_snapshot(place, loaded):
+            return None
+        if not self.log.has_room(place, size_bytes) or self.snapshot_follows(size_bytes):
+            return None
+        if not is_same_root or (self.log.head() or 0) > loaded.image.next_offset:
+            return None
+        return NextCommit(self, loaded, self.log.hold_end(place, loaded.image.next_offset))
+
+    def publish_usual(
+        self, loaded: LoadedImage, end: HeldEnd, commits: UsualCommits, states: Sequence[AppendedState]
+    ) -> MetadataImage:
+        """See NextCommit.publish."""
+        image, now_ms = loaded.image, self._clock()
+        next_offset = image.next_offset + 1 + len(states)
+        changed = [(each.topic, each.partition, each.state) for each in states]
+        after = image_with_states(image, changed, next_offset=next_offset, timestamp_ms=now_ms)
+        if after is None:
+            raise InvalidRecordError("the logs of a usual commit have not just grown: it has to be made in general")
+        commit_id = os.urandom(COMMIT_ID_BYTES)
+        data = commits.encode(image.next_offset, now_ms, commit_id, states)
+        self._backend.prepare()
+        try:
+            end.write(data)
+        except CommitStateUnknownError:
+            if self._find_own(encode_uuid(commit_id), image.next_offset) is None:
+                raise
+            return self.refresh()
+        self.log.note_head(next_offset)
+        commit = Commit(image.next_offset, next_offset, now_ms, (), len(data), place=end.place)
+        made = LoadedImage(after, loaded.tail.after_commit(commit, self.log.file_of(commit)))
+        with self._refresh_lock:
+            if self._loaded is loaded:
+                self._set_loaded(made)
+        self._note_snapshot(made, self._backend.after_commit(made, now_ms=now_ms))
+        return after
+
     def next_places(self) -> tuple[str, int, str]:
         """Where a later commit than those of `image` would be: the last file and its end, or the file that it begins.
 
@@ -557,3 +608,32 @@ class LocalMetadataStore(MetadataStore):
         if place is not None:
             last_file, end = self.log.name_of(place.file_offset), place.position
         return last_file, end, self.log.name_of(loaded.image.next_offset)
+
+
+class NextCommit:
+    """The next commit of a root, for a block in which the end of its log is held: `image` is the newest.
+
+    To enter it raises CommitConflictError if it is not.
+    """
+
+    __slots__ = ("_end", "_loaded", "_store", "image")
+
+    def __init__(self, store: LocalMetadataStore, loaded: LoadedImage, end: HeldEnd) -> None:
+        self.image = loaded.image
+        self._store = store
+        self._loaded = loaded
+        self._end = end
+
+    def __enter__(self) -> NextCommit:
+        self._end.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end.__exit__()
+
+    def publish(self, commits: UsualCommits, states: Sequence[AppendedState]) -> MetadataImage:
+        """Make the commit that gives these states to partitions; returns the image after it.
+
+        Raises as MetadataStore.make.
+        """
+        return self._store.publish_usual(self._loaded, self._end, commits, states)

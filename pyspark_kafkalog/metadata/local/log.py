@@ -13,7 +13,8 @@
 a temporary file, fsynced, and linked to its name: the link fails if the name exists. One that goes to the end is
 written under the lock (flock) of the file, if the file still ends where the commit is to begin, and no file begins
 there. To begin a file, too, a writer locks the one before. So a place is taken once, also by writers without the root's
-lock. The lock is held for the write, not for the fsync after it, so writers hardly wait for each other.
+lock. The lock is held for the write, not for the fsync after it, so writers hardly wait for each other; by a usual
+commit (messages/usual_commits.py) also while its appends are written, and flushed if it waits for the disk.
 
 A file takes commits until it has `COMMIT_FILE_BYTES`, or a snapshot contains some of them (backend.py). In a root of a
 format version before SHARED_FILES_FORMAT_VERSION each file has one commit and never changes. The oldest files are
@@ -79,7 +80,7 @@ from pyspark_kafkalog.metadata.commit_log import (
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
 from pyspark_kafkalog.metadata.root_format import HEAD_FILE, FileState, OffsetHint, file_state, state_of_status
 from pyspark_kafkalog.metadata.root_lock import acquire_flock
-from pyspark_kafkalog.record.header import parse_header
+from pyspark_kafkalog.record.header import Buffer, parse_header
 from pyspark_kafkalog.storage.below_root import is_there, scan, status_of
 from pyspark_kafkalog.storage.filesystem import (
     LOCAL,
@@ -92,11 +93,6 @@ from pyspark_kafkalog.storage.filesystem import (
 )
 from pyspark_kafkalog.storage.names import LOG_SUFFIX, offset_file_name, segment_file
 from pyspark_kafkalog.values import dataclass
-
-
-def _nothing() -> None:
-    """There is nothing to do before the commit can be read."""
-
 
 RESERVE_PREFIX: Final = "kafkalog-reserve-"
 
@@ -227,6 +223,7 @@ def _is_at(fd: int, path: Path) -> bool:
 _COMMIT_FILE = re.compile(r"(\d{20})\.log")
 _LOG: Final = logging.getLogger(__name__)
 
+
 #: A file of this size (bytes) takes no further commits.
 COMMIT_FILE_BYTES: Final = 256 << 10
 
@@ -337,9 +334,9 @@ class LocalCommitLog(CommitLog):
         file = self.name_of(place.file_offset)
         data = _read_bounded(file, place.position)
         if data is not None:
-            yield from self._commits_in(data, offset, place, file)
+            yield from self.commits_in(data, offset, place, file)
 
-    def _commits_in(self, data: bytes, offset: int, place: CommitPlace, file: str) -> Iterator[Commit]:
+    def commits_in(self, data: bytes, offset: int, place: CommitPlace, file: str) -> Iterator[Commit]:
         """The commits from the one at `offset` on in `data`, which is `file` from `place` on.
 
         Raises CorruptRecordError, UnsupportedFormatError.
@@ -459,10 +456,12 @@ class LocalCommitLog(CommitLog):
         """
         data = encode_commit(base_offset, records, timestamp_ms)
         place = CommitPlace(base_offset, 0)
-        before = before_visible or _nothing
+        before = before_visible or (lambda: None)
         try:
-            if end is not None and not end.is_full and end.place.position + len(data) <= COMMIT_FILE_BYTES:
-                self._append(data, base_offset, end.place, before)
+            if end is not None and not end.is_full and self.has_room(end.place, len(data)):
+                before()
+                with self.hold_end(end.place, base_offset) as held:
+                    held.write(data)
                 place = end.place
             else:
                 self._create(data, base_offset, end, before)
@@ -471,40 +470,16 @@ class LocalCommitLog(CommitLog):
                 raise
             self._create_of_reserve(data, base_offset, end, before, error)
         commit = Commit(base_offset, base_offset + len(records), timestamp_ms, tuple(records), len(data), place=place)
-        self._note_head(commit.next_offset)
+        self.note_head(commit.next_offset)
         return commit
 
-    def _append(self, data: bytes, base_offset: int, place: CommitPlace, before_visible: Callable[[], None]) -> None:
-        """Write the commit to the end of the last file."""
-        before_visible()
-        path = self.path(place.file_offset)
-        fd = self._open_end(path, base_offset)
-        is_written = False
-        try:
-            try:
-                acquire_flock(fd, path)
-                try:
-                    self._check_end(fd, path, place, base_offset)
-                    self._write_at_end(fd, data, place.position)
-                    is_written = True
-                finally:
-                    _unlock(fd)
-                self._fs.fsync(fd)
-            finally:
-                self._fs.close(fd, path)
-        except OSError as error:
-            if not is_written:
-                raise
-            raise _unknown(path, error) from error
+    def has_room(self, place: CommitPlace, size_bytes: int) -> bool:
+        """Whether a file takes a commit of so many bytes at this place."""
+        return place.position + size_bytes <= COMMIT_FILE_BYTES
 
-    def _write_at_end(self, fd: int, data: bytes, position: int) -> None:
-        try:
-            self._fs.pwrite_all(fd, data, position)
-        except OSError:
-            # What was written is less than the commit, so no reader takes it for one. The next writer cuts it off.
-            with contextlib.suppress(OSError):
-                self._fs.truncate(fd, position)
-            raise
+    def hold_end(self, place: CommitPlace, base_offset: int) -> HeldEnd:
+        """The last file, in which the commit at `base_offset` is to be made at `place`, held for a block."""
+        return HeldEnd(self, self._fs, place, base_offset)
 
     def _create(self, data: bytes, base_offset: int, end: End | None, before_visible: Callable[[], None]) -> None:
         """Begin a file with the commit."""
@@ -541,37 +516,9 @@ class LocalCommitLog(CommitLog):
         if end is None:
             yield
             return
-        path = self.path(end.place.file_offset)
-        fd = self._open_end(path, base_offset)
-        try:
-            acquire_flock(fd, path)
-            try:
-                self._check_end(fd, path, end.place, base_offset)
-                self._fs.fsync(fd)  # the writer of its last commit may have been killed before its own fsync
-                yield
-            finally:
-                _unlock(fd)
-        finally:
-            with contextlib.suppress(OSError):  # the fsync would have raised it
-                self._fs.close(fd, path)
-
-    def _open_end(self, path: Path, base_offset: int) -> int:
-        try:
-            return self._fs.open(path, os.O_RDWR)
-        except FileNotFoundError:
-            raise CommitConflictError(f"{path} was removed, so there are commits after offset {base_offset}") from None
-
-    def _check_end(self, fd: int, path: Path, place: CommitPlace, base_offset: int) -> None:
-        """Raise CommitConflictError unless the commit at `base_offset` may be made at `place`. The file is locked."""
-        found = os.fstat(fd)
-        if found.st_size != place.position:
-            _check_size(str(path), found.st_size, place.position)
-            data = pread(fd, found.st_size - place.position, place.position)
-            if next(self._commits_in(data, base_offset, place, str(path)), None) is not None:
-                raise _taken(base_offset)
-            self._fs.truncate(fd, place.position)  # what a kill or a power failure has left of a commit
-        if not found.st_nlink or is_there(self.name_of(base_offset)):
-            raise _taken(base_offset)
+        with self.hold_end(end.place, base_offset) as held:
+            held.sync()  # the writer of its last commit may have been killed before its own fsync
+            yield
 
     def _put(self, written: Path, path: Path) -> None:
         """Link the file `written` to the name `path` and remove its own name."""
@@ -600,7 +547,8 @@ class LocalCommitLog(CommitLog):
         """Create the missing files of the reserve, as far as the disk has room. Raises OSError."""
         self._reserve.restore()
 
-    def _note_head(self, next_offset: int) -> None:
+    def note_head(self, next_offset: int) -> None:
+        """Note that the log has reached `next_offset`, if that is on disk."""
         if not self._fs.waits_for_disk:
             return  # after a power failure the log may be shorter
         try:
@@ -640,8 +588,86 @@ class LocalCommitLog(CommitLog):
             self._fs.unlink_if_there(temporary)
 
 
-def _unlock(fd: int) -> None:
-    fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough: a child forked meanwhile also holds the descriptor
+class HeldEnd:
+    """The last file, open and locked for a block. It ends at `place`, and no other commit has `base_offset`.
+
+    To enter it raises CommitConflictError if another one has, OSError.
+    """
+
+    __slots__ = ("_base_offset", "_fd", "_fs", "_is_locked", "_log", "_path", "place")
+
+    def __init__(self, log: LocalCommitLog, fs: FileSystem, place: CommitPlace, base_offset: int) -> None:
+        self.place = place
+        self._log = log
+        self._fs = fs
+        self._base_offset = base_offset
+        self._path = log.path(place.file_offset)
+        self._is_locked = False
+
+    def __enter__(self) -> HeldEnd:
+        try:
+            self._fd = self._fs.open(self._path, os.O_RDWR)
+        except FileNotFoundError:
+            message = f"{self._path} was removed, so there are commits after offset {self._base_offset}"
+            raise CommitConflictError(message) from None
+        try:
+            acquire_flock(self._fd, self._path)
+            self._is_locked = True
+            self._check()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):  # what was written was flushed before
+                self._release()
+
+    def write(self, data: Buffer) -> None:
+        """Write the commit, and end the block. Raises OSError if it was not made, CommitStateUnknownError."""
+        try:
+            self._fs.pwrite_all(self._fd, data, self.place.position)
+        except OSError:
+            # What was written is less than the commit, so no reader takes it for one. The next writer cuts it off.
+            with contextlib.suppress(OSError):
+                self._fs.truncate(self._fd, self.place.position)
+            raise
+        try:
+            self._unlock()
+            self._fs.fsync(self._fd)
+            self._release()
+        except OSError as error:
+            raise _unknown(self._path, error) from error
+
+    def sync(self) -> None:
+        """Flush the commits of the file."""
+        self._fs.fsync(self._fd)
+
+    def _check(self) -> None:
+        position = self.place.position
+        found = os.fstat(self._fd)
+        if found.st_size != position:
+            _check_size(str(self._path), found.st_size, position)
+            data = pread(self._fd, found.st_size - position, position)
+            if next(self._log.commits_in(data, self._base_offset, self.place, str(self._path)), None) is not None:
+                raise _taken(self._base_offset)
+            self._fs.truncate(self._fd, position)  # what a kill or a power failure has left of a commit
+        if not found.st_nlink or is_there(self._log.name_of(self._base_offset)):
+            raise _taken(self._base_offset)
+
+    def _unlock(self) -> None:
+        if self._is_locked:
+            self._is_locked = False
+            # Closing is not enough: a child forked meanwhile also holds the descriptor.
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def _release(self) -> None:
+        try:
+            self._unlock()
+        finally:
+            fd, self._fd = self._fd, -1
+            self._fs.close(fd, self._path)
 
 
 def _taken(base_offset: int) -> CommitConflictError:

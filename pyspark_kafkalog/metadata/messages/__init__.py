@@ -8,4 +8,5 @@ In reading order:
 - metadata_records: the records of the metadata log as classes; generated
 - internal_records: the records of the internal topics (of coordinators, of remote logs) as classes; generated
 - records: the frame of a record of the metadata log
+- usual_commits: the commit that most are, of a template
 """

@@ -67,10 +67,12 @@ NO_TRANSACTION_VERSION: Final = -1
 #: The longest text whose length takes one byte.
 _SHORT_TEXT_MAX: Final = 126
 #: From the topic's id to the bytes since the last index entry.
-_STATE: Final = struct.Struct(">16siiqqqqqqqq")
+STATE: Final = struct.Struct(">16siiqqqqqqqq")
 #: Tagged fields: tag, size, that it is not null, the fields of the struct, and that it has no tagged fields itself.
-_PRODUCER: Final = struct.Struct(">BBBqhiqiqiqB")
-_APPENDED: Final = struct.Struct(">BBBqqqB")
+PRODUCER: Final = struct.Struct(">BBBqhiqiqiqB")
+APPENDED: Final = struct.Struct(">BBBqqqB")
+PRODUCER_HEAD: Final = 0, PRODUCER.size - 2, 1
+APPENDED_HEAD: Final = 3, APPENDED.size - 2, 1
 
 _Record = TypeVar("_Record", bound=Message)
 
@@ -140,17 +142,17 @@ def _packed_state(record: PartitionStateRecord) -> bytes | None:
     if first_unstable_offset != -1 or local_log_start_offset != -1 or unknown:
         return None
     tags_count = (producer is not None) + (appended is not None)
-    packed = record_frame(PartitionStateRecord) + _STATE.pack(decode_uuid(topic_id), *others[:10]) + b"%c" % tags_count
+    packed = record_frame(PartitionStateRecord) + STATE.pack(decode_uuid(topic_id), *others[:10]) + b"%c" % tags_count
     if producer is not None:
         *values, unknown = ProducerState.values_of(producer)
         if unknown:
             return None
-        packed += _PRODUCER.pack(0, _PRODUCER.size - 2, 1, *values, 0)
+        packed += PRODUCER.pack(*PRODUCER_HEAD, *values, 0)
     if appended is not None:
         *values, unknown = AppendedBatches.values_of(appended)
         if unknown:
             return None
-        packed += _APPENDED.pack(3, _APPENDED.size - 2, 1, *values, 0)
+        packed += APPENDED.pack(*APPENDED_HEAD, *values, 0)
     return packed
 
 

@@ -45,7 +45,15 @@ from pyspark_kafkalog.root.commit.changes import (
 )
 from pyspark_kafkalog.root.commit.checked_batches import CheckedBatches
 from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, ignore_kept, saved_once
-from pyspark_kafkalog.root.commit.leader_plan import CheckedResult, CommitPlan, PartitionPlan, PlacedBatches, plan_units
+from pyspark_kafkalog.root.commit.leader_plan import (
+    CheckedResult,
+    CommitPlan,
+    PartitionPlan,
+    PlacedBatches,
+    UsualAppend,
+    batches_by_partition,
+    plan_units,
+)
 from pyspark_kafkalog.root.commit.runs import StagedBatches
 from pyspark_kafkalog.storage.filesystem import in_parallel
 from pyspark_kafkalog.storage.log.follower import FollowerBatches, check_batches
@@ -227,6 +235,14 @@ class CommitEngine(Protocol):
         """
         ...
 
+    def append_usual(self, appends: Sequence[UsualAppend], *, is_at_once: bool) -> list[PlacedBatches] | None:
+        """Commit batches of clients alone in a shorter way, as most commits are: what each append got, in order.
+
+        None, and nothing was done, if the commit has to be carried out in general; also if it `is_at_once`, as in
+        `carry_out_at_once`, and something is to be waited for. Raises as `carry_out`.
+        """
+        ...
+
     def flush_earlier(self) -> None:
         """Wait until the commits of earlier writers are on disk."""
         ...
@@ -253,6 +269,10 @@ class LeaderWriter:
 
     def commit_checked(self, batches: Sequence[CheckedBatches]) -> list[CheckedResult]:
         """As `commit`, of batches that were checked before, each of which is a unit; the results of each partition."""
+        usual = [UsualAppend(each, partial(_add_checked, each)) for each in batches]
+        placed = self._engine.append_usual(usual, is_at_once=False)
+        if placed is not None:
+            return list(placed)
         planned = _PlannedBatches(batches)
         try:
             self._engine.carry_out(planned.plan)
@@ -263,6 +283,9 @@ class LeaderWriter:
 
     def commit_at_once(self, units: Sequence[CommitUnit]) -> list[UnitResult] | None:
         """As `commit` if nothing is to be waited for: see `CommitEngine.carry_out_at_once`."""
+        results = self._append_usual(units, is_at_once=True)
+        if results is not None:
+            return results
         planned = _PlannedUnits(units)
         try:
             made = self._engine.carry_out_at_once(planned.plan, len(units))
@@ -282,6 +305,9 @@ class LeaderWriter:
     def _commit(self, units: Sequence[CommitUnit]) -> list[UnitResult]:
         if not units:
             return []
+        results = self._append_usual(units, is_at_once=False)
+        if results is not None:
+            return results
         planned = _PlannedUnits(units)
         try:
             self._engine.carry_out(planned.plan)
@@ -292,6 +318,23 @@ class LeaderWriter:
                 return [error]
             return [result for unit in units for result in _alone(unit, self._commit)]
         return planned.results
+
+    def _append_usual(self, units: Sequence[CommitUnit], *, is_at_once: bool) -> list[UnitResult] | None:
+        """Commit units that are batches of clients in the usual way; None, and nothing was done, if that cannot be."""
+        by_partition = batches_by_partition(units)
+        appends = [each.usual() for each in by_partition]
+        placed = self._engine.append_usual(appends, is_at_once=is_at_once) if appends else None
+        if placed is None:
+            return None
+        results: list[UnitResult] = [()] * len(units)
+        for some, made in zip(by_partition, placed, strict=True):
+            for row, result in zip(some.rows, made.ranges(), strict=True):
+                results[row] = result
+        return results
+
+
+def _add_checked(batches: CheckedBatches, plan: PartitionPlan, now_ms: int) -> PlacedBatches | None:
+    return plan.add_checked(batches)
 
 
 class _PlannedUnits:

@@ -7,6 +7,9 @@
     cut        what a follower's truncations drop, and the files of removed topics; make the directories of new ones
     unlock
 
+A usual commit has batches of clients alone, for logs that are open. Instead of refreshing the image it holds the end of
+the commit log (`HeldEnd` in metadata/local/log.py) from before the plan until it is published.
+
 What a crash before the publish leaves is in open_logs.py. A crash after it may leave the bytes of a truncation,
 which are above the high watermark now, and those below a log that starts later, which retention removes.
 """
@@ -24,6 +27,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CommitConflictError, InvalidRecordError, KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage, partition_state_record
+from pyspark_kafkalog.metadata.local.backend import NextCommit
 from pyspark_kafkalog.metadata.messages.metadata_records import (
     AppendedBatches,
     MetadataRecord,
@@ -31,6 +35,7 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from pyspark_kafkalog.metadata.messages.usual_commits import STATES_MAX
 from pyspark_kafkalog.metadata.root_lock import DEFAULT_LOCK_TIMEOUT_S, LockHeldError
 from pyspark_kafkalog.record.columns import BATCH_DTYPE
 from pyspark_kafkalog.root.commit.changes import StartAt, Truncation
@@ -43,8 +48,8 @@ from pyspark_kafkalog.root.commit.committer import (
     truncation_record,
 )
 from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, LocalCutFiles
-from pyspark_kafkalog.root.commit.leader_plan import PartitionPlan
-from pyspark_kafkalog.root.commit.open_logs import FileCommits, LogNotKeptError, OpenLogs
+from pyspark_kafkalog.root.commit.leader_plan import PartitionPlan, PlacedBatches, UsualAppend
+from pyspark_kafkalog.root.commit.open_logs import FileCommits, LogNotKeptError, OpenLog, OpenLogs
 from pyspark_kafkalog.root.commit.runs import StagedBatches
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
@@ -98,6 +103,56 @@ class FileEngine(FileCommits):
         except (LockHeldError, LogNotKeptError):
             return None
 
+    def append_usual(self, appends: Sequence[UsualAppend], *, is_at_once: bool) -> list[PlacedBatches] | None:
+        """As in CommitEngine."""
+        is_alone = len({each.of.topic_partition for each in appends}) == len(appends)
+        if not is_alone or len(appends) > STATES_MAX or self.following_id is not None:
+            return None
+        if is_at_once and self.fs.waits_for_disk:
+            return None
+        try:
+            with self.locked(0 if is_at_once else DEFAULT_LOCK_TIMEOUT_S), self.directories:
+                commit = self.store.next_commit((1 + len(appends)) * _RECORDS_BYTES)
+                if commit is None:
+                    return None
+                with commit:
+                    return self._append_usual(commit, appends)
+        except (CommitConflictError, LogNotKeptError):
+            return None
+        except LockHeldError:
+            if is_at_once:
+                return None
+            raise
+
+    def _append_usual(self, commit: NextCommit, appends: Sequence[UsualAppend]) -> list[PlacedBatches] | None:
+        """Raises LogNotKeptError, and then nothing was done."""
+        self.logs.begin()
+        now_ms = self.root.clock()
+        plans, results = [], []
+        for each in appends:
+            plan = self._usual_plan(commit.image, each.of.topic_partition, each.of.topic_id)
+            placed = None if plan is None else each.add(plan, now_ms)
+            if plan is None or placed is None:
+                return None
+            plans.append(_LeaderAppend(plan))
+            results.append(placed)
+        self.publish_usual(commit, sorted(plans, key=lambda each: each.topic_partition))
+        return results
+
+    def _usual_plan(self, image: MetadataImage, of: TopicPartition, topic_id: str | None) -> PartitionPlan | None:
+        """The plan of an append to an open log of files alone, without an open transaction; None for another log."""
+        topic = image.topics.get(of.topic)
+        partition = image.find(of.topic, of.partition)
+        if topic is None or partition is None or topic_id not in (None, topic.topic_id):
+            return None
+        state = partition.state
+        if partition.has_extents or state.has_remote_start or state.first_unstable_offset >= 0:
+            return None
+        try:
+            return _plan_of(of, self.logs.open(image, of, may_resume=False))
+        except (KafkalogError, OSError):
+            return None
+
     def flush_earlier(self) -> None:
         """As in CommitEngine."""
         with self.locked():
@@ -133,15 +188,8 @@ class FileAttempt(Attempt):
         self._cut_states: dict[TopicPartition, LogState] = {}
 
     def open(self, topic_partition: TopicPartition) -> PartitionPlan:
-        opened = self._engine.logs.open(self.image, topic_partition, may_resume=self._may_resume)
-        log = opened.log
-        return PartitionPlan(
-            topic_partition,
-            log.config,
-            log.log_start_offset,
-            log.log_end_offset,
-            opened.leader_epoch,
-            ProducerView(log.producers.producers),
+        return _plan_of(
+            topic_partition, self._engine.logs.open(self.image, topic_partition, may_resume=self._may_resume)
         )
 
     def append(self, plan: PartitionPlan) -> None:
@@ -269,10 +317,19 @@ class _LeaderAppend:
 
     def appended(self) -> AppendedBatches:
         """The range for the history."""
+        first_offset, records, size_bytes = self.range()
+        return AppendedBatches(first_offset=first_offset, records=records, bytes=size_bytes)
+
+    def range(self) -> tuple[int, int, int]:
+        """The first offset, the number of records and their bytes."""
         first_offset = int(self._plan.parts[0].batches["base_offset"][0])
         # A leader stores no batch with gaps.
-        records = self._plan.next_offset - first_offset
-        return AppendedBatches(first_offset=first_offset, records=records, bytes=self.size_bytes)
+        return first_offset, self._plan.next_offset - first_offset, self.size_bytes
+
+
+def _plan_of(of: TopicPartition, opened: OpenLog) -> PartitionPlan:
+    log, producers = opened.log, ProducerView(opened.log.producers.producers)
+    return PartitionPlan(of, log.config, log.log_start_offset, log.log_end_offset, opened.leader_epoch, producers)
 
 
 def _joined(parts: Sequence[LeaderBatches]) -> tuple[NDArray[np.uint8], NDArray[np.void]]:

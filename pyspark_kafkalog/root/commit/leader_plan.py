@@ -295,17 +295,48 @@ def _planned_together(plan: CommitPlan, units: Sequence[CommitUnit]) -> dict[int
 
     Only where every unit is a batch of a client, so that none depends on what another one has done.
     """
-    rows: dict[tuple[TopicPartition, str | None], list[int]] = {}
-    appends: list[LeaderAppend] = []
+    results: dict[int, tuple[AppendedRange, ...]] = {}
+    for some in batches_by_partition(units):
+        placed = plan.add_together(some.appends) if len(some.appends) > 1 else None
+        if placed is not None:
+            results.update(zip(some.rows, placed.ranges(), strict=True))
+    return results
+
+
+@quick_dataclass(frozen=True, slots=True)
+class BatchesOfPartition:
+    """Batches of clients for one partition: the units that have them, by their row in a commit."""
+
+    rows: list[int]
+    appends: list[LeaderAppend]
+
+    def usual(self) -> UsualAppend:
+        """All of them as one append."""
+        batches = [each.data for each in self.appends]
+        return UsualAppend(self.appends[0], lambda plan, now_ms: plan.add_together(batches, now_ms))
+
+
+def batches_by_partition(units: Sequence[CommitUnit]) -> list[BatchesOfPartition]:
+    """The batches of units by partition and topic id; none if a unit is not the batch of a client, or was checked."""
+    found: dict[tuple[TopicPartition, str | None], BatchesOfPartition] = {}
     for row, unit in enumerate(units):
         append = unit.only_batch
         if append is None or append.prepared is not None:
-            return {}
-        appends.append(append)
-        rows.setdefault((append.topic_partition, append.topic_id), []).append(row)
-    results: dict[int, tuple[AppendedRange, ...]] = {}
-    for some in rows.values():
-        placed = plan.add_together([appends[row] for row in some]) if len(some) > 1 else None
-        if placed is not None:
-            results.update(zip(some, placed.ranges(), strict=True))
-    return results
+            return []
+        key = append.topic_partition, append.topic_id
+        if key not in found:
+            found[key] = BatchesOfPartition([], [])
+        found[key].rows.append(row)
+        found[key].appends.append(append)
+    return list(found.values())
+
+
+@quick_dataclass(frozen=True, slots=True)
+class UsualAppend:
+    """Batches of clients for one partition. `of` names it, with the id of its topic, None for any.
+
+    `add` adds them all to its plan, at a time in ms; None, and nothing is added, if each has to be added by itself.
+    """
+
+    of: LeaderAppend | CheckedBatches
+    add: Callable[[PartitionPlan, int], PlacedBatches | None]

@@ -56,7 +56,7 @@ from pyspark_kafkalog.root.commit.committer import (
     truncation_record,
 )
 from pyspark_kafkalog.root.commit.cut_files import CutFiles, KeptRecords, StoredCutFiles
-from pyspark_kafkalog.root.commit.leader_plan import PartitionPlan
+from pyspark_kafkalog.root.commit.leader_plan import PartitionPlan, UsualAppend
 from pyspark_kafkalog.root.commit.runs import ObjectPuts, RunSpan, StagedBatches, run_attributes_of, runs_of
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.object_log import ObjectLog
@@ -251,6 +251,9 @@ class ObjectEngine:
 
     def carry_out_at_once(self, plan: Plan, units_count: int) -> None:
         """See CommitEngine: every commit waits for the store."""
+
+    def append_usual(self, appends: Sequence[UsualAppend], *, is_at_once: bool) -> None:
+        """See CommitEngine: there is no shorter way to a store."""
 
     def flush_earlier(self) -> None:
         """Does nothing: what is in the store is durable."""

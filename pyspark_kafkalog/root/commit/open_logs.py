@@ -32,8 +32,9 @@ from pyspark_kafkalog.config.broker import BrokerConfig
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, KafkalogError
 from pyspark_kafkalog.metadata.image import MetadataImage, TopicImage
 from pyspark_kafkalog.metadata.invariants import check_follower, check_not_following
-from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore
+from pyspark_kafkalog.metadata.local.backend import LocalMetadataStore, NextCommit
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
+from pyspark_kafkalog.metadata.messages.usual_commits import AppendedState, UsualCommits
 from pyspark_kafkalog.metadata.root_lock import DEFAULT_LOCK_TIMEOUT_S, LOCK_FILE, KeptRootLock
 from pyspark_kafkalog.metadata.store import CommitOutcome, MetadataStore, NewCommit
 from pyspark_kafkalog.root.admin import EffectiveConfigs, broker_config
@@ -310,6 +311,8 @@ def _epochs_file(log: UnifiedLog) -> _FileState:
 
 #: Makes the records of the commit from the newest image and the new states of the partitions that were appended to.
 StatesToRecords: TypeAlias = Callable[[MetadataImage, Mapping[TopicPartition, LogState]], Sequence[MetadataRecord]]
+#: Publishes the new states of the partitions that were appended to, once what it gets as well has waited for the disk.
+Publish: TypeAlias = Callable[[Mapping[TopicPartition, LogState], Callable[[], None]], CommitOutcome]
 
 
 class LockedRoot(Protocol):
@@ -354,6 +357,14 @@ class PartitionAppend(Protocol):
         ...
 
 
+class LeaderAppended(PartitionAppend, Protocol):
+    """What a commit of a leader appends to one partition."""
+
+    def range(self) -> tuple[int, int, int]:
+        """The first offset, the number of records and their bytes."""
+        ...
+
+
 class _Locked(KeptRootLock):
     """The root's lock with what follows its release; see `FileCommits.locked`."""
 
@@ -390,6 +401,7 @@ class FileCommits:
         self.fs: FileSystem = root.file_system_for(flush)
         self.logs = OpenLogs(root.path, root.configs, clock=root.clock, fs=self.fs, knows_producers=not appends_files)
         self._operation = operation
+        self._usual_commits = UsualCommits(operation)
         self._appends_files = appends_files
         self._lock = _Locked(root, self.store, self.fs)
         #: For the blocks of commits in which no directory gets another place.
@@ -442,9 +454,8 @@ class FileCommits:
 
         Raises CommitConflictError if the commit does not hold, and what the appends raise.
         """
-        try:
-            states, unflushed, left = self._append(image, appends)
 
+        def publish(states: Mapping[TopicPartition, LogState], wait_for_disk: Callable[[], None]) -> CommitOutcome:
             def build(newest: MetadataImage) -> Sequence[MetadataRecord]:
                 if newest is not image:
                     if check_unchanged is None:
@@ -453,15 +464,37 @@ class FileCommits:
                     check_unchanged(newest)
                 return records(newest, states)
 
+            new = NewCommit(
+                build=build,
+                operation=self._operation,
+                key=key,
+                following_id=self.following_id,
+                before_visible=wait_for_disk,
+            )
+            return self.store.make(new, newest=image)
+
+        return self._append_then(image, appends, publish)
+
+    def publish_usual(self, commit: NextCommit, appends: Sequence[LeaderAppended]) -> None:
+        """As `append_and_publish`, of a commit of appends of clients alone, which is the next one."""
+
+        def publish(states: Mapping[TopicPartition, LogState], wait_for_disk: Callable[[], None]) -> CommitOutcome:
+            appended = []
+            for each in appends:
+                of = each.topic_partition
+                topic_id = commit.image.topics[of.topic].topic_id
+                appended.append(AppendedState(of.topic, topic_id, of.partition, states[of], *each.range()))
+            wait_for_disk()
+            return CommitOutcome(commit.publish(self._usual_commits, appended), None)
+
+        self._append_then(commit.image, appends, publish)
+
+    def _append_then(self, image: MetadataImage, appends: Sequence[PartitionAppend], publish: Publish) -> CommitOutcome:
+        """Append to the logs as of `image`, and publish; see `append_and_publish`."""
+        try:
+            states, unflushed, left = self._append(image, appends)
             with self._flushing(unflushed) as wait_for_disk:
-                new = NewCommit(
-                    build=build,
-                    operation=self._operation,
-                    key=key,
-                    following_id=self.following_id,
-                    before_visible=wait_for_disk,
-                )
-                outcome = self.store.make(new, newest=image)
+                outcome = publish(states, wait_for_disk)
         except BaseException as error:
             for each in appends:
                 self.logs.drop(each.topic_partition)

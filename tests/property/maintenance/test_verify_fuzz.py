@@ -11,11 +11,7 @@ import pyarrow as pa
 import pytest
 from builders.controlled import create_log_dir
 from builders.metadata_roots import forget_images
-from builders.verify_roots import (
-    T0,
-    findings_in,
-    flip,
-)
+from builders.verify_roots import T0, findings_in, flip
 from repository import FIXTURES
 
 from pyspark_kafkalog import LogDir

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from pyspark_kafkalog.errors import InvalidRecordError
+from pyspark_kafkalog.metadata.commit_log import encode_commit
 from pyspark_kafkalog.metadata.delta import start_delta
 from pyspark_kafkalog.metadata.image import Following, MetadataImage, partition_state_record
 from pyspark_kafkalog.metadata.invariants import check_invariants, image_after_appends
@@ -23,7 +24,9 @@ from pyspark_kafkalog.metadata.messages.metadata_records import (
     TopicRecord,
 )
 from pyspark_kafkalog.metadata.messages.records import encode_by_schema, packed_record
+from pyspark_kafkalog.metadata.messages.usual_commits import STATES_MAX, AppendedState, UsualCommits
 from pyspark_kafkalog.metadata.root_format import RootFormat
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import ProducerStateEntry
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.names import OFFSETS_TOPIC, encode_uuid
 
@@ -103,6 +106,54 @@ def test_records_of_usual_commits_are_packed() -> None:
         assert packed_record(each) == encode_by_schema(each)
 
 
+@settings(max_examples=examples(1000))
+@given(st.data())
+def test_usual_commit_of_a_template_is_what_the_codec_encodes(data: st.DataObject) -> None:
+    producers = st.none() | st.builds(
+        ProducerStateEntry, numbers(63), numbers(15), *[numbers(bits) for bits in (31, 63, 31, 63, 31, 63)]
+    )
+    logs = st.builds(
+        lambda start, epoch, numbers, producer: LogState(
+            log_start_offset=start,
+            leader_epoch=epoch,
+            producer=producer,
+            **dict(zip(LOG_NUMBERS, numbers, strict=True)),
+        ),
+        numbers(63),
+        numbers(31),
+        st.tuples(*[numbers(63) for _ in LOG_NUMBERS]),
+        producers,
+    )
+    parts = st.builds(AppendedState, st.just("a"), uuids, numbers(31), logs, *[numbers(63)] * 3)
+    states = data.draw(st.lists(parts, min_size=1, max_size=STATES_MAX))
+    base_offset, time_ms = data.draw(st.integers(0, 1 << 62)), data.draw(st.integers(0, 1 << 62))
+    operation, commit_id = data.draw(st.text(max_size=200)), data.draw(st.binary(min_size=16, max_size=16))
+    try:
+        records: list[MetadataRecord] = [CommitRecord(commit_id=encode_uuid(commit_id), operation=operation)]
+        records += [
+            partition_state_record(
+                each.topic_id,
+                each.partition,
+                each.state,
+                AppendedBatches(first_offset=each.first_offset, records=each.records_count, bytes=each.size_bytes),
+            )
+            for each in states
+        ]
+        encoded = encode_commit(base_offset, records, time_ms)
+    except UnicodeEncodeError:
+        return
+    assert UsualCommits(operation).encode(base_offset, time_ms, commit_id, states) == encoded
+
+
+LOG_NUMBERS = (
+    "log_end_offset",
+    "active_base_offset",
+    "active_size_bytes",
+    "active_first_timestamp_ms",
+    "active_max_timestamp_ms",
+    "active_max_timestamp_offset",
+    "bytes_since_last_index_entry",
+)
 OFFSETS = st.integers(-1, 3)
 states = st.builds(
     LogState,

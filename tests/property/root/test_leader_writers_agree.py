@@ -4,13 +4,16 @@ Units are drawn: plain, idempotent and transactional batches, repeated ones, gap
 records of coordinators. On the store, merges and other servers take turns with the writer, and some batches are in
 objects, others inside commits. After each commit the offsets, errors, last stable offsets and records agree, and the
 producers of the store's partitions are those that a replay of all its batches finds.
+
+Most commits to a directory are made in the usual way. Another directory gets the same units in the general way: the
+results, the files of its logs and what its commits say are the same.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,9 +23,11 @@ from tiers import SEED, examples
 
 from pyspark_kafkalog.log_dir import LogDir
 from pyspark_kafkalog.maintenance.objects.merge import merge_partition
+from pyspark_kafkalog.metadata.messages.metadata_records import CommitRecord, PartitionStateRecord
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend, UnitResult
 from pyspark_kafkalog.root.commit.committer import LeaderWriter
+from pyspark_kafkalog.root.commit.leader_plan import PlacedBatches, UsualAppend
 from pyspark_kafkalog.root.commit.object_engine import ObjectEngine
 from pyspark_kafkalog.root.object_producers import PartitionProducers, producers_of
 from pyspark_kafkalog.storage.log.producers import ProducerState, ProducerStateManager, producer_batches
@@ -49,6 +54,19 @@ class Producers:
 
     def unit(self) -> CommitUnit:
         return CommitUnit.of(*(self._append() for _ in range(self._rng.choice((1, 1, 1, 2, 3)))))
+
+    def usual(self, producer_id: int) -> CommitUnit:
+        """A batch of an idempotent producer, or of none (-1), without a transaction."""
+        partition = self._rng.randrange(2)
+        epoch, sequence = self._known.get((partition, producer_id), (0, 0)) if producer_id > 0 else (-1, -1)
+        self._count += 1
+        values = [b"%d.%d" % (self._count, at) for at in range(self._rng.randint(1, 3))]
+        kind = self._rng.random()
+        if producer_id > 0 and kind < 0.1:
+            sequence = max(sequence - len(values), 0)  # perhaps a batch again
+        elif producer_id > 0:
+            self._known[partition, producer_id] = epoch, sequence + len(values)
+        return CommitUnit.of(append(batch(values, producer=(producer_id, epoch, sequence)), TOPIC, partition))
 
     def _append(self) -> LeaderAppend:
         rng = self._rng
@@ -125,6 +143,73 @@ class Store:
         entries = {each: state.entry() for each, state in replayed.producers.items()}
         assert {each: state.entry() for each, state in found.producers.items()} == entries
         assert found.open_transactions == replayed.open_transactions
+
+
+class Directories:
+    """Roots in two directories: one whose commits are made in the usual way if that is possible, one without it."""
+
+    def __init__(self, path: Path) -> None:
+        self.paths = [path / "usual", path / "general"]
+        for each in self.paths:
+            LogDir.open_or_create(each).create_topic(TOPIC, 2, SMALL)
+        self.usual, self.general = (Served(each, now_ms=NOW_MS) for each in self.paths)
+        self.general.writer._engine.append_usual = lambda appends, is_at_once: None  # type: ignore[method-assign]
+        self.made = Counter[bool]()
+        made_usual = self.usual.writer._engine.append_usual
+
+        def counted(appends: Sequence[UsualAppend], is_at_once: bool) -> list[PlacedBatches] | None:
+            result = made_usual(appends, is_at_once=is_at_once)
+            self.made[result is not None] += 1
+            return result
+
+        self.usual.writer._engine.append_usual = counted  # type: ignore[method-assign]
+
+    def commit(self, units: Sequence[CommitUnit]) -> list[UnitResult]:
+        usual, general = (each.commit(*units) for each in (self.usual, self.general))
+        assert list(map(comparable, usual)) == list(map(comparable, general))
+        return usual
+
+    def check_same(self) -> None:
+        """The files of both, which are closed, and their commits, but for ids of topics and of commits."""
+        for each in (self.usual, self.general):
+            each.writer.close()
+        usual, general = (
+            {
+                str(file.relative_to(path)): file.read_bytes()
+                for file in path.glob(f"{TOPIC}-*/*")
+                if file.name != "partition.metadata"
+            }
+            for path in self.paths
+        )
+        assert usual == general
+        assert said_by_commits(self.usual) == said_by_commits(self.general)
+
+
+def said_by_commits(served: Served) -> list[object]:
+    """Where each commit that appends begins, its size, and its records without the ids that they begin with."""
+    return [
+        (commit.base_offset, commit.size_bytes, [type(each).values_of(each)[1:] for each in commit.records])
+        for commit in served.root.store.log.replay()
+        if all(isinstance(each, (CommitRecord, PartitionStateRecord)) for each in commit.records)
+    ]
+
+
+@pytest.mark.parametrize("run", range(examples(25)))
+def test_usual_way_of_a_commit_decides_and_writes_as_the_general_one(run: int, tmp_path: Path) -> None:
+    rng = random.Random(f"{SEED} {run}")
+    directories, producers = Directories(tmp_path), Producers(rng)
+    others = rng.choice((0.0, 0.1, 0.5))  # with open transactions, behind which no commit is usual
+    for _ in range(COMMITS):
+        producer_id = rng.choice((-1, 9))
+        if rng.random() < others:
+            units = [producers.unit() for _ in range(rng.randint(1, 4))]
+        else:  # what most commits have
+            units = [producers.usual(producer_id) for _ in range(rng.randint(1, 4))]
+        directories.commit(units)
+        for partition in range(2):
+            producers.learn(partition, directories.usual.producers(TOPIC, partition))
+    directories.check_same()
+    assert others or directories.made[True] > COMMITS // 3
 
 
 def comparable(result: UnitResult) -> object:

@@ -36,12 +36,7 @@ from pyspark_kafkalog.storage.staged_file import StagingTask, TaskFiles
 
 T0 = 1_700_000_000_000
 CONFIG = LogConfig.from_properties(
-    {
-        "internal.segment.bytes": "700",
-        "index.interval.bytes": "150",
-        "segment.index.bytes": "60",
-        "segment.ms": "400",
-    }
+    {"internal.segment.bytes": "700", "index.interval.bytes": "150", "segment.index.bytes": "60", "segment.ms": "400"}
 )
 ORDERS = TopicPartition("orders", 0)
 EXPIRATION_MS = 86_400_000

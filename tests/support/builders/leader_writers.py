@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +17,11 @@ from pyspark_kafkalog.record.header import Buffer, TimestampType
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.commit.changes import AppendedRange, AppendOrigin, CommitUnit, LeaderAppend, UnitResult
 from pyspark_kafkalog.root.commit.committer import LeaderWriter
+from pyspark_kafkalog.root.commit.file_engine import FileEngine
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, FlushMode
 from pyspark_kafkalog.storage.log.leader_append import REQUEST, ProducerView, validate_batches
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.log.producers import AppendedProducers, producer_batches
+from pyspark_kafkalog.storage.log.producers import AppendedProducers, ProducerState, producer_batches
 from pyspark_kafkalog.storage.log.unified_log import UnifiedLog
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -114,6 +115,13 @@ class Served:
 
     def state(self, topic: str = "a", partition: int = 0) -> LogState:
         return self.root.store.refresh().partition(topic, partition).state
+
+    def producers(self, topic: str, partition: int) -> Iterable[ProducerState]:
+        """The producers of the open log of a partition; none if it is not open."""
+        engine = self.writer._engine
+        assert isinstance(engine, FileEngine)
+        kept = engine.logs._logs.get(TopicPartition(topic, partition))
+        return () if kept is None else kept.log.producers.producers.values()
 
     def values(self, topic: str = "a", partition: int = 0, *, isolation: str = "read_uncommitted") -> list[bytes]:
         self.log_dir.refresh()
