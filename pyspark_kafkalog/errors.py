@@ -93,15 +93,7 @@ class DiskFormatError(KafkalogError, ValueError):
 
     default_advice = "kafkalog verify shows how much is damaged, and what to do"
 
-    def __init__(
-        self,
-        *,
-        file: str,
-        position: int,
-        expected: str,
-        found: str,
-        advice: str | None = None,
-    ) -> None:
+    def __init__(self, *, file: str, position: int, expected: str, found: str, advice: str | None = None) -> None:
         self.file = file
         self.position = position
         self.expected = expected

@@ -156,12 +156,7 @@ class LogDir(PublicRoot):
         return cls(root)
 
     @classmethod
-    def create(
-        cls,
-        path: str | RootPath | StoreAddress,
-        *,
-        server_properties: str | Path | None = None,
-    ) -> LogDir:
+    def create(cls, path: str | RootPath | StoreAddress, *, server_properties: str | Path | None = None) -> LogDir:
         """Create an empty native log directory at `path` and open it.
 
         `server_properties` is the path of a file with broker-level settings (see conf/server.properties); they are
@@ -204,12 +199,7 @@ class LogDir(PublicRoot):
         from pyspark_kafkalog.root.adopt.adopt import adopt  # loads the write path, which readers do not need
 
         properties = None if server_properties is None else Path(server_properties)
-        adopt(
-            Path(path),
-            server_properties=properties,
-            create_missing=create_missing,
-            local_only=local_only,
-        )
+        adopt(Path(path), server_properties=properties, create_missing=create_missing, local_only=local_only)
         return cls.open(path)
 
     @classmethod
@@ -420,11 +410,7 @@ class LogDir(PublicRoot):
         )
 
     def commit_staged(
-        self,
-        staged: Sequence[Staged],
-        *,
-        transaction: WriteTransaction | None = None,
-        flush: FlushMode = "fsync",
+        self, staged: Sequence[Staged], *, transaction: WriteTransaction | None = None, flush: FlushMode = "fsync"
     ) -> CommitResult:
         return self._root.commit_staged(staged, transaction=transaction, flush=flush)
 

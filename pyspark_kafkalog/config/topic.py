@@ -149,11 +149,7 @@ def _segment_configs() -> Iterator[TopicConfig]:
         "log.preallocate",
     )
     yield _config(
-        "internal.segment.bytes",
-        ConfigType.INT,
-        None,
-        None,
-        "Overrides segment.bytes and has no minimum: for tests.",
+        "internal.segment.bytes", ConfigType.INT, None, None, "Overrides segment.bytes and has no minimum: for tests."
     )
 
 

@@ -124,10 +124,7 @@ class ChangeRecords:
         in_version = Window.partitionBy(*keys, _VERSION).orderBy(_IS_GONE)
         ranked = gone.withColumn(_RANK, F.row_number().over(in_version))
         last = ranked.where(~F.col(_IS_GONE) | (F.col(_RANK) == 1)).sortWithinPartitions(*keys, _VERSION)
-        columns = [
-            self._key(changes.schema).alias("key"),
-            F.when(~F.col(_IS_GONE), self._value()).alias("value"),
-        ]
+        columns = [self._key(changes.schema).alias("key"), F.when(~F.col(_IS_GONE), self._value()).alias("value")]
         if self.timestamp_column is not None:
             columns.append(_column(self.timestamp_column).alias("timestamp"))
         return last.select(*columns)

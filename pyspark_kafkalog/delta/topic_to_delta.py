@@ -327,10 +327,7 @@ class TopicToDelta:
         """Create the table if it does not exist, and start the query. Raises InvalidOptionError."""
         check_one_of("mode", self.mode, MODES)
         shape = RecordShape.parse(
-            self.schema,
-            self.key_schema,
-            metadata_columns=self.metadata_columns,
-            keys_needed=self.mode == "upsert",
+            self.schema, self.key_schema, metadata_columns=self.metadata_columns, keys_needed=self.mode == "upsert"
         )
         bad_records = BadRecords(self.bad_records, self.bad_records_table)
         options = {"startingOffsets": "earliest", "isolationLevel": "read_committed", **self.source_options}

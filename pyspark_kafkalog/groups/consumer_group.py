@@ -545,10 +545,7 @@ def replay(group: ConsumerGroup, changes: Iterable[GroupRecord]) -> ConsumerGrou
                 known_or_none = member(key.member_id)
                 if known_or_none is not None:
                     members[key.member_id] = _without_assignment(known_or_none)
-            case (
-                records.ConsumerGroupTargetAssignmentMemberKey(),
-                records.ConsumerGroupTargetAssignmentMemberValue(),
-            ):
+            case (records.ConsumerGroupTargetAssignmentMemberKey(), records.ConsumerGroupTargetAssignmentMemberValue()):
                 targets[key.member_id] = _assignment(value.topic_partitions)
             case records.ConsumerGroupTargetAssignmentMemberKey(), None:
                 targets[key.member_id] = None

@@ -12,13 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from pyspark_kafkalog.groups.group import (
-    AnyOffsets,
-    AnyPartition,
-    Group,
-    PartitionLag,
-    as_topic_partition,
-)
+from pyspark_kafkalog.groups.group import AnyOffsets, AnyPartition, Group, PartitionLag, as_topic_partition
 from pyspark_kafkalog.groups.offsets_topic import LeftOut, group_names
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 

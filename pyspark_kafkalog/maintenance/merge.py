@@ -36,13 +36,7 @@ from pyspark_kafkalog.maintenance.jobs.partition import (
     left_to_another_run,
     partition_lock,
 )
-from pyspark_kafkalog.maintenance.jobs.runner import (
-    JobRun,
-    PartitionsJob,
-    chunks,
-    known_sizes,
-    partitions_to_work_on,
-)
+from pyspark_kafkalog.maintenance.jobs.runner import JobRun, PartitionsJob, chunks, known_sizes, partitions_to_work_on
 from pyspark_kafkalog.maintenance.objects.merge import MERGE_ACTION, MergedObjects
 from pyspark_kafkalog.maintenance.swap import SwapTarget, has_directory, remove_deleted_files
 from pyspark_kafkalog.root.file_root import FileRoot
@@ -146,10 +140,7 @@ def _merge_partition(root: FileRoot, topic_partition: TopicPartition, now_ms: in
                     done.append(group)
     copied_bytes = sum(each.size_bytes for group in done for each in group)
     return work.report(
-        ACTION,
-        bytes_read=copied_bytes,
-        bytes_kept=copied_bytes,
-        segments_dropped=sum(len(group) - 1 for group in done),
+        ACTION, bytes_read=copied_bytes, bytes_kept=copied_bytes, segments_dropped=sum(len(group) - 1 for group in done)
     )
 
 

@@ -463,11 +463,7 @@ class _ObjectReindexing(_ReindexedPartition):
         return None
 
     def _right_aborted(
-        self,
-        segment: SegmentObject,
-        stored: Mapping[IndexKind, bytes | None],
-        rebuilt: RebuiltIndexes,
-        directory: Path,
+        self, segment: SegmentObject, stored: Mapping[IndexKind, bytes | None], rebuilt: RebuiltIndexes, directory: Path
     ) -> bytes:
         """The transaction index by the markers: entries that are stored and right, and rebuilt ones for the others."""
         offsets = range(segment.base_offset, segment.end_offset)

@@ -372,10 +372,7 @@ def explain_timestamp(
 
 
 def _nothing(
-    found: PartitionSnapshot,
-    timestamp_ms: int,
-    segments: Sequence[SegmentInfo],
-    passed: list[SegmentInfo],
+    found: PartitionSnapshot, timestamp_ms: int, segments: Sequence[SegmentInfo], passed: list[SegmentInfo]
 ) -> TimeSeek:
     return TimeSeek(
         name=f"{found.topic}-{found.partition}",
@@ -497,14 +494,7 @@ def _time_row(y: float, seek: TimeSeek, box: _Box) -> list[str]:
 
 
 def _file_row(
-    y: float,
-    segment: SegmentInfo,
-    index: NDArray[np.void],
-    slot: int,
-    scan: Scan,
-    box: _Box,
-    *,
-    zoomed: bool = True,
+    y: float, segment: SegmentInfo, index: NDArray[np.void], slot: int, scan: Scan, box: _Box, *, zoomed: bool = True
 ) -> list[str]:
     scale = WIDTH / max(segment.size_bytes, 1)
     parts = _zoom(box, y, 0.0, float(WIDTH)) if zoomed else []

@@ -458,11 +458,7 @@ class SegmentInfo:
 
 
 def list_segments(
-    root: Root,
-    found: PartitionSnapshot,
-    *,
-    times: bool = False,
-    marks: CleanerMarks | None = None,
+    root: Root, found: PartitionSnapshot, *, times: bool = False, marks: CleanerMarks | None = None
 ) -> list[SegmentInfo]:
     """The partition's segments in order, the active one last. In a native log directory, sizes are of the last commit.
 

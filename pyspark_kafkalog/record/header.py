@@ -227,10 +227,7 @@ def check_length_and_magic(batch_length: int, magic: int, *, file: str, file_pos
     """
     if magic in (0, 1) and batch_length >= _SMALLEST_LEGACY_LENGTH:
         raise UnsupportedFormatError(
-            file=file,
-            position=file_position + MAGIC_AT,
-            expected="record format v2 (magic 2)",
-            found=f"magic {magic}",
+            file=file, position=file_position + MAGIC_AT, expected="record format v2 (magic 2)", found=f"magic {magic}"
         )
     smallest = RECORD_BATCH_OVERHEAD_BYTES - LOG_OVERHEAD_BYTES
     if batch_length < smallest:
@@ -242,10 +239,7 @@ def check_length_and_magic(batch_length: int, magic: int, *, file: str, file_pos
         )
     if magic != MAGIC_V2:
         raise CorruptRecordError(
-            file=file,
-            position=file_position + MAGIC_AT,
-            expected="magic 2",
-            found=f"magic {magic}",
+            file=file, position=file_position + MAGIC_AT, expected="magic 2", found=f"magic {magic}"
         )
 
 

@@ -18,12 +18,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from pyspark_kafkalog.errors import (
-    CommitStateUnknownError,
-    FollowingEndedError,
-    KafkalogError,
-    LeaderUnavailableError,
-)
+from pyspark_kafkalog.errors import CommitStateUnknownError, FollowingEndedError, KafkalogError, LeaderUnavailableError
 from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.follower_state import COMMIT_BYTES, AwaitedCommit, FollowerState, WaitingChange
 from pyspark_kafkalog.replication.leader import LeaderEndPoint

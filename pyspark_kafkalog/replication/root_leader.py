@@ -433,10 +433,7 @@ class RootLeader:
         left_bytes = max_bytes
         for position in positions:
             answer = self._answer(
-                batches,
-                position,
-                max_bytes=min(left_bytes, partition_bytes),
-                may_exceed=left_bytes == max_bytes,
+                batches, position, max_bytes=min(left_bytes, partition_bytes), may_exceed=left_bytes == max_bytes
             )
             left_bytes = max(left_bytes - len(answer.data), 0)
             answers.append(answer)

@@ -69,12 +69,7 @@ class TopicsPlan:
 
 
 def plan_topics(
-    image: MetadataImage,
-    leader: LeaderDescription,
-    selects: SelectsTopic,
-    *,
-    may_replace: bool,
-    rng: random.Random,
+    image: MetadataImage, leader: LeaderDescription, selects: SelectsTopic, *, may_replace: bool, rng: random.Random
 ) -> TopicsPlan:
     """The changes that make the topics of `image` those that `leader` has and `selects` picks.
 

@@ -166,10 +166,7 @@ def _config(topic: str, configs: Mapping[str, str]) -> LogConfig:
 
 
 def _broker_partition(
-    root: Root,
-    topic_partition: TopicPartition,
-    config: LogConfig,
-    cleaned: Mapping[Path, Mapping[TopicPartition, int]],
+    root: Root, topic_partition: TopicPartition, config: LogConfig, cleaned: Mapping[Path, Mapping[TopicPartition, int]]
 ) -> PartitionFiles | tuple[TopicPartition, str]:
     try:
         found = root.partition(topic_partition.topic, topic_partition.partition)

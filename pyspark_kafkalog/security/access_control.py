@@ -147,10 +147,7 @@ class Authorizer:
     """Decides by the entries of one image, and the related settings."""
 
     def __init__(
-        self,
-        acls: Collection[Acl] = (),
-        super_users: frozenset[str] = frozenset(),
-        allows_without_acl: bool = False,
+        self, acls: Collection[Acl] = (), super_users: frozenset[str] = frozenset(), allows_without_acl: bool = False
     ) -> None:
         self.super_users = super_users
         self.allows_without_acl = allows_without_acl
@@ -161,12 +158,7 @@ class Authorizer:
             self._resources.setdefault(acl.resource_type, _Resources()).add(acl)
 
     def allows(
-        self,
-        principal: str,
-        operation: AclOperation,
-        resource_type: ResourceType,
-        name: str,
-        host: str | None = None,
+        self, principal: str, operation: AclOperation, resource_type: ResourceType, name: str, host: str | None = None
     ) -> bool:
         """Whether `principal`, coming from `host`, may do `operation` on the resource.
 

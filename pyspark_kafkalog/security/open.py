@@ -391,11 +391,7 @@ class GuardedRoot:
         return self._root.planned_partition(topic_partition, topic_id)
 
     def commit_staged(
-        self,
-        staged: Sequence[Staged],
-        *,
-        transaction: WriteTransaction | None = None,
-        flush: FlushMode = "fsync",
+        self, staged: Sequence[Staged], *, transaction: WriteTransaction | None = None, flush: FlushMode = "fsync"
     ) -> CommitResult:
         for topic in sorted(topics_of(staged)):
             self.check(AclOperation.WRITE, _TOPIC, topic)

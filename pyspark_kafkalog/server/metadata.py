@@ -62,11 +62,7 @@ from pyspark_kafkalog.root.transactions.states import TRANSACTION_STATE_TOPIC
 from pyspark_kafkalog.server.context import READ_ONLY, AnyRequest, Handler, Node, Request, ServerContext
 from pyspark_kafkalog.server.event_loop import in_turns
 from pyspark_kafkalog.server.request_errors import error_code_of
-from pyspark_kafkalog.server.security.acls import (
-    NOT_ASKED,
-    authorized_cluster_operations,
-    authorized_operations,
-)
+from pyspark_kafkalog.server.security.acls import NOT_ASKED, authorized_cluster_operations, authorized_operations
 from pyspark_kafkalog.storage.names import INTERNAL_TOPICS, TopicPartition, validate_topic_name
 
 _TopicT = TypeVar("_TopicT", OffsetCommitRequestTopic, OffsetFetchRequestTopics, TxnOffsetCommitRequestTopic)
@@ -561,8 +557,5 @@ def _distinct(asked: Sequence[MetadataRequestTopic]) -> list[MetadataRequestTopi
 
 def _failed(name: str, error_code: ErrorCode, operations: int = NOT_ASKED) -> MetadataResponseTopic:
     return MetadataResponseTopic(
-        error_code=error_code,
-        name=name,
-        is_internal=name in INTERNAL_TOPICS,
-        topic_authorized_operations=operations,
+        error_code=error_code, name=name, is_internal=name in INTERNAL_TOPICS, topic_authorized_operations=operations
     )

@@ -252,10 +252,7 @@ async def refuse_produce(context: ServerContext, request: Request[ProduceRequest
                 topic_id=topic.topic_id,
                 partition_responses=tuple(
                     PartitionProduceResponse(
-                        index=each.index,
-                        error_code=ErrorCode.POLICY_VIOLATION,
-                        base_offset=-1,
-                        error_message=READ_ONLY,
+                        index=each.index, error_code=ErrorCode.POLICY_VIOLATION, base_offset=-1, error_message=READ_ONLY
                     )
                     for each in topic.partition_data
                 ),

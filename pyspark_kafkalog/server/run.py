@@ -35,12 +35,7 @@ from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.security.open import open_or_create_root, open_root
-from pyspark_kafkalog.server.cluster import (
-    ClusterOfServers,
-    HeartbeatFiles,
-    HeartbeatObjects,
-    SingleServer,
-)
+from pyspark_kafkalog.server.cluster import ClusterOfServers, HeartbeatFiles, HeartbeatObjects, SingleServer
 from pyspark_kafkalog.server.committer import (
     Committer,
     GroupCommitter,

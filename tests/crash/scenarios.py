@@ -34,10 +34,7 @@ from tests.crash.writer import NOW_MS, Place, Writer, batch
 SMALL_SEGMENTS: Final = {"internal.segment.bytes": "900", "index.interval.bytes": "100"}
 #: Any write of half of this adopts its staged file as a segment.
 ADOPTING: Final = {"internal.segment.bytes": "4000", "index.interval.bytes": "200"}
-_SNAPSHOTS_ALWAYS: Final = {
-    "metadata.log.max.record.bytes.between.snapshots": "1",
-    "metadata.max.retention.ms": "0",
-}
+_SNAPSHOTS_ALWAYS: Final = {"metadata.log.max.record.bytes.between.snapshots": "1", "metadata.max.retention.ms": "0"}
 FINE_INDEX: Final = {"index.interval.bytes": "60"}
 
 Act = Callable[[Writer], None]
@@ -121,13 +118,7 @@ def _serve(ranges: Mapping[Place, range], *, flush: FlushMode = "fsync") -> Step
 
 
 def _appended(
-    place: Place,
-    numbers: range,
-    *,
-    at: int | None,
-    epoch: int = 0,
-    log_start: int = -1,
-    is_far_behind: bool = False,
+    place: Place, numbers: range, *, at: int | None, epoch: int = 0, log_start: int = -1, is_far_behind: bool = False
 ) -> ChangeOf:
     """What a follower appends at offset `at`, or at the log end: batches of up to 5 records."""
 
@@ -247,10 +238,7 @@ def _create_root(writer: Writer) -> None:
 
 def _scenarios() -> Iterable[Scenario]:
     yield Scenario(
-        "create root",
-        None,
-        [Step(_create_root, idempotent=True), Step(created(a=(1, {}))), _go_on(_A0)],
-        calls_min=45,
+        "create root", None, [Step(_create_root, idempotent=True), Step(created(a=(1, {}))), _go_on(_A0)], calls_min=45
     )
     yield Scenario(
         "create topic",

@@ -13,14 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from distributions import (
-    Distributions,
-    Environment,
-    environment,
-    run,
-    sources,
-    wheel_metadata,
-)
+from distributions import Distributions, Environment, environment, run, sources, wheel_metadata
 from documented import PAGES
 from repository import REPOSITORY
 

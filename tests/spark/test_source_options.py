@@ -75,10 +75,7 @@ def offsets(**by_partition: int) -> str:
             },
             {0: (2, 4), 1: (999, 999)},
         ),
-        (
-            {"startingTimestamp": START_MS + 99_999, "startingOffsetsByTimestampStrategy": "latest"},
-            {},
-        ),
+        ({"startingTimestamp": START_MS + 99_999, "startingOffsetsByTimestampStrategy": "latest"}, {}),
         ({"startingOffsets": offsets(p0=990, p1=2000), "failOnDataLoss": "false"}, {0: (990, 999)}),
         ({"kafka.bootstrap.servers": "ignored:9092", "minPartitions": 5}, {0: (0, 999), 1: (0, 999)}),
     ],

@@ -79,10 +79,7 @@ def test_pushed_filters_keep_rows_that_spark_would_keep(
     assert len(everything) == 4 * COUNT
 
 
-@pytest.mark.parametrize(
-    ("condition", "tasks"),
-    [("topic = 'a' and partition = 1", 1), ("topic = 'x'", 1)],
-)
+@pytest.mark.parametrize(("condition", "tasks"), [("topic = 'a' and partition = 1", 1), ("topic = 'x'", 1)])
 def test_partitions_that_cannot_match_are_not_planned(
     load: Callable[..., DataFrame], root: Path, pushdown: bool, condition: str, tasks: int
 ) -> None:

@@ -7,11 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders.verify_roots import (
-    findings_in,
-    flip,
-    make_root,
-)
+from builders.verify_roots import findings_in, flip, make_root
 from kafkalog_command import Command
 from repository import FIXTURES
 

@@ -24,12 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pytest
 from builders.tiered_fixtures import TieredFixture
-from documented import (
-    PAGES,
-    RUNNABLE,
-    Block,
-    blocks,
-)
+from documented import PAGES, RUNNABLE, Block, blocks
 from kafka_processes.server_processes import serving
 from repository import DATA, REPOSITORY
 

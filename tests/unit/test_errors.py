@@ -16,10 +16,7 @@ from pathlib import Path
 import pytest
 from builders.metadata_roots import add_topic, forget_images
 from builders.root_places import PLACES, Place, commit_names
-from builders.verify_roots import (
-    check_again_at_once,
-    findings_in,
-)
+from builders.verify_roots import check_again_at_once, findings_in
 from repository import FIXTURES
 
 from pyspark_kafkalog import LogDir

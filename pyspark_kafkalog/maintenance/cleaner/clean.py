@@ -50,13 +50,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import KafkalogError
-from pyspark_kafkalog.maintenance.cleaner.copy import (
-    CleanedTail,
-    CopyCounts,
-    GroupCopier,
-    clean_tail,
-    transactions_at,
-)
+from pyspark_kafkalog.maintenance.cleaner.copy import CleanedTail, CopyCounts, GroupCopier, clean_tail, transactions_at
 from pyspark_kafkalog.maintenance.cleaner.filter import CleanedTransactions, RetentionRules
 from pyspark_kafkalog.maintenance.cleaner.logs import (
     CLEAN_ACTION,

@@ -229,11 +229,7 @@ def judge_batches(chunk: RecordChunk, transactions: CleanedTransactions, rules: 
     discards = may_go & (~is_control | (has_horizon & (horizons <= rules.now_ms)))
     keeps_empty = _is_last_of_producer(batches, is_control, rules.producers)
     keeps_empty |= batches["last_offset"] == rules.end_offset - 1
-    return BatchVerdicts(
-        discards=discards,
-        keeps_empty=keeps_empty,
-        gives_horizon=may_go & is_control,
-    )
+    return BatchVerdicts(discards=discards, keeps_empty=keeps_empty, gives_horizon=may_go & is_control)
 
 
 def _is_last_of_producer(

@@ -224,11 +224,6 @@ def _clean_whole(job_run: JobRun, topic_partition: TopicPartition, limits: Clean
 def _clean(root: Root, job_run: JobRun, topic_partition: TopicPartition, limits: CleanerLimits) -> _Cleaned:
     offsets: list[CleanOffset] = []
     report = clean_partition(
-        root,
-        topic_partition.topic,
-        topic_partition.partition,
-        now_ms=job_run.now_ms,
-        limits=limits,
-        later=offsets,
+        root, topic_partition.topic, topic_partition.partition, now_ms=job_run.now_ms, limits=limits, later=offsets
     )
     return _Cleaned(report, offsets)

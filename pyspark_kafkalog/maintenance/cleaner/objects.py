@@ -135,12 +135,7 @@ class CleanedObjects(CleanableLogs):
             first_timestamp_ms=first_timestamp_ms,
         )
         return CleanableLog(
-            of=of,
-            partition=partition,
-            config=config,
-            plan=plan,
-            planned_at=image.next_offset,
-            needs_merge=needs_merge,
+            of=of, partition=partition, config=config, plan=plan, planned_at=image.next_offset, needs_merge=needs_merge
         )
 
     def begin(self, topic_partition: TopicPartition, is_due: Callable[[CleanableLog], bool]) -> CleanableLog:

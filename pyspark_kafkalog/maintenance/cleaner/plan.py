@@ -108,10 +108,7 @@ def _floor(bases: Sequence[int], offset: int) -> int:
 
 
 def _is_overdue(
-    dirty: Sequence[StoredSegment],
-    max_lag_ms: int,
-    now_ms: int,
-    first_timestamp_ms: Callable[[StoredSegment], int],
+    dirty: Sequence[StoredSegment], max_lag_ms: int, now_ms: int, first_timestamp_ms: Callable[[StoredSegment], int]
 ) -> bool:
     """Whether a dirty segment began more than max.compaction.lag.ms ago, by its first batch's timestamp."""
     clean_until_ms = now_ms - max(max_lag_ms, 0)

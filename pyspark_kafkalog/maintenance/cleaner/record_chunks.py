@@ -328,9 +328,7 @@ class ChunkReader:
             yield from found
 
     def _pieces(
-        self,
-        work: Callable[[_Piece], Result],
-        cut: Callable[[SegmentReader, BufferPool, BufferPool], Iterator[_Piece]],
+        self, work: Callable[[_Piece], Result], cut: Callable[[SegmentReader, BufferPool, BufferPool], Iterator[_Piece]]
     ) -> Iterator[tuple[_Piece, Result]]:
         """Each piece that `cut` makes of the segment, with work(piece); threads work on the next pieces meanwhile.
 

@@ -142,10 +142,7 @@ class RecordObjects:
 def record_place(root: Root) -> RecordPlace:
     """Where runs over `root` store them; of a broker's directory, where they were stored before it was returned."""
     return for_kind(
-        root,
-        lambda root: RecordFiles(root.path, root.fs),
-        lambda root: RecordObjects(root.objects),
-        _files_of_broker,
+        root, lambda root: RecordFiles(root.path, root.fs), lambda root: RecordObjects(root.objects), _files_of_broker
     )
 
 

@@ -22,12 +22,7 @@ from pyspark_kafkalog.errors import InvalidConfigError
 from pyspark_kafkalog.metadata.acl import Acl
 from pyspark_kafkalog.metadata.image import ALL_BROKERS, MetadataImage, TopicImage, broker_configs
 from pyspark_kafkalog.root.adopt.plan import KEPT_METADATA_DIR, adopted_broker_config
-from pyspark_kafkalog.root.brokers.image import (
-    BrokerMetadata,
-    BrokerPartition,
-    BrokerTopic,
-    read_broker_metadata,
-)
+from pyspark_kafkalog.root.brokers.image import BrokerMetadata, BrokerPartition, BrokerTopic, read_broker_metadata
 from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, read_meta_properties
 from pyspark_kafkalog.storage.names import META_PROPERTIES, TopicPartition, decode_uuid
 

@@ -63,11 +63,7 @@ from pyspark_kafkalog.metadata.root_format import FORMAT_MARKER, metadata_dir
 from pyspark_kafkalog.metadata.snapshots import SnapshotId
 from pyspark_kafkalog.record.reference import Record, encode_batch
 from pyspark_kafkalog.root.admin import broker_config
-from pyspark_kafkalog.storage.artefacts.marker_files import (
-    MetaProperties,
-    write_clean_shutdown,
-    write_meta_properties,
-)
+from pyspark_kafkalog.storage.artefacts.marker_files import MetaProperties, write_clean_shutdown, write_meta_properties
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import write_snapshot
 from pyspark_kafkalog.storage.filesystem import FileSystem
@@ -120,11 +116,7 @@ def make_new_broker(source: Source, target: Path, metadata_partitions: int) -> E
 
 
 def _finish(
-    source: Source,
-    target: Path,
-    copied: Sequence[CopiedLog],
-    image: MetadataImage,
-    metadata_partitions: int,
+    source: Source, target: Path, copied: Sequence[CopiedLog], image: MetadataImage, metadata_partitions: int
 ) -> ExportedBroker:
     rng, fs = random.SystemRandom(), source.fs
     properties = _server_properties(image, target, metadata_partitions)

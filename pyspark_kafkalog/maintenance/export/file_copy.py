@@ -63,9 +63,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
     LeaderEpochCheckpoint,
     read_offset_checkpoint,
 )
-from pyspark_kafkalog.storage.artefacts.marker_files import (
-    read_meta_properties,
-)
+from pyspark_kafkalog.storage.artefacts.marker_files import read_meta_properties
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.below_root import refuse_link, scan
 from pyspark_kafkalog.storage.filesystem import FileSystem, flush_earlier

@@ -321,9 +321,7 @@ def retain(
 
 def _logs_of(root: NativeRoot, *, now_ms: int | None, dry_run: bool) -> RetainedLogs:
     return for_kind(
-        root,
-        lambda root: _RetainedFiles(root, now_ms, dry_run=dry_run),
-        lambda root: _RetainedObjects(root, now_ms),
+        root, lambda root: _RetainedFiles(root, now_ms, dry_run=dry_run), lambda root: _RetainedObjects(root, now_ms)
     )
 
 

@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.maintenance.jobs.partition import PartitionReport, empty_report
-from pyspark_kafkalog.storage.names import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    TopicPartition,
-)
+from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark_kafkalog.root.protocol import Root

@@ -69,12 +69,7 @@ class CheckedEntries:
     """The entries of one index, in order, read in blocks; they end before the first invalid one."""
 
     def __init__(
-        self,
-        index: StoredIndex,
-        dtype: np.dtype[Any],
-        base_offset: int,
-        sink: FindingSink,
-        expected: IndexExpectation,
+        self, index: StoredIndex, dtype: np.dtype[Any], base_offset: int, sink: FindingSink, expected: IndexExpectation
     ) -> None:
         self._index = index
         self._file = index.file

@@ -29,12 +29,7 @@ from pyspark_kafkalog.record.control import ControlRecordType
 from pyspark_kafkalog.record.header import CONTROL_MASK, TRANSACTIONAL_MASK
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import NO_OFFSET, ProducerStateEntry, read_snapshot
 from pyspark_kafkalog.storage.artefacts.transaction_index import TXN_INDEX_ENTRY_BYTES, AbortedTxn, TransactionIndex
-from pyspark_kafkalog.storage.log.producers import (
-    CompletedTransaction,
-    ProducerBatch,
-    Producers,
-    producer_batches,
-)
+from pyspark_kafkalog.storage.log.producers import CompletedTransaction, ProducerBatch, Producers, producer_batches
 
 ProducerEntries = tuple[ProducerStateEntry, ...]
 
@@ -266,13 +261,7 @@ class _TxnIndexCheck:
                 )
         self._next()
 
-    def marker(
-        self,
-        batch: ProducerBatch,
-        possible: _Possible | None,
-        *,
-        is_needed: bool,
-    ) -> None:
+    def marker(self, batch: ProducerBatch, possible: _Possible | None, *, is_needed: bool) -> None:
         """Process an abort marker; `possible` is what its entry can be, None if its transaction is not known."""
         marker_offset = batch.base_offset
         if marker_offset < self._log_start_offset:

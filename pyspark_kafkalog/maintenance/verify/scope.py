@@ -29,12 +29,7 @@ from pyspark_kafkalog.storage.artefacts.checkpoint_file import (
 from pyspark_kafkalog.storage.artefacts.marker_files import BrokerProcess, broker_process, was_clean_shutdown
 from pyspark_kafkalog.storage.artefacts.partition_listing import list_base_offsets
 from pyspark_kafkalog.storage.log.log_state import LogState
-from pyspark_kafkalog.storage.names import (
-    CLUSTER_METADATA_TOPIC,
-    INTERNAL_TOPICS,
-    TopicPartition,
-    partition_path,
-)
+from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition, partition_path
 from pyspark_kafkalog.units import INT64_MAX
 
 #: Above every offset.

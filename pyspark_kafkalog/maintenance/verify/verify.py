@@ -241,10 +241,7 @@ class _FileLogs:
     ) -> list[PartitionUnits]:
         return [
             PartitionUnits(
-                [
-                    *segment_units(scope, unit_bytes=unit_bytes),
-                    *remote_units(self.files, scope, unit_bytes=unit_bytes),
-                ],
+                [*segment_units(scope, unit_bytes=unit_bytes), *remote_units(self.files, scope, unit_bytes=unit_bytes)],
                 scope,
             )
             for scope in native_scopes(self.files, partitions, are_records_checked=are_records_checked)

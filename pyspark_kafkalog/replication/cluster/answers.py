@@ -74,13 +74,7 @@ from pyspark_kafkalog.protocol.messages.topics import (
 from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.replication.cluster.connections import NodeAddress
-from pyspark_kafkalog.replication.leader import (
-    EpochEnd,
-    FetchOutcome,
-    FetchPosition,
-    LeaderAnswer,
-    old_format_answer,
-)
+from pyspark_kafkalog.replication.leader import EpochEnd, FetchOutcome, FetchPosition, LeaderAnswer, old_format_answer
 from pyspark_kafkalog.storage.names import TopicPartition, encode_uuid
 
 NOBODY = -1

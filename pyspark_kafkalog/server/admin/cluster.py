@@ -84,13 +84,7 @@ from pyspark_kafkalog.protocol.messages.replicas import (
     ReassignableTopicResponse,
     ReplicaElectionResult,
 )
-from pyspark_kafkalog.root.brokers.quorum import (
-    NO_LEADER,
-    Quorum,
-    QuorumReplica,
-    native_quorum,
-    read_broker_quorum,
-)
+from pyspark_kafkalog.root.brokers.quorum import NO_LEADER, Quorum, QuorumReplica, native_quorum, read_broker_quorum
 from pyspark_kafkalog.root.protocol import Root, native_or_none
 from pyspark_kafkalog.root.snapshot import TopicDescription
 from pyspark_kafkalog.server.admin.configs import ConfigResourceType, log_directories
@@ -98,11 +92,7 @@ from pyspark_kafkalog.server.context import AnyRequest, Request, ServerContext, 
 from pyspark_kafkalog.server.context import Node as ServerNode
 from pyspark_kafkalog.server.metadata import FINALIZED_FEATURES, SUPPORTED_FEATURES
 from pyspark_kafkalog.server.request_errors import SUCCESS, ApiError, RequestError, error_code_of
-from pyspark_kafkalog.server.security.acls import (
-    NOT_ASKED,
-    authorized_cluster_operations,
-    authorized_operations,
-)
+from pyspark_kafkalog.server.security.acls import NOT_ASKED, authorized_cluster_operations, authorized_operations
 from pyspark_kafkalog.storage.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition, validate_topic_name
 
 _BROKERS: Final = 1
@@ -609,8 +599,7 @@ async def handle_alter_partition_reassignments(
         error_message=SUCCESS.message,
         responses=tuple(
             ReassignableTopicResponse(
-                name=topic.name,
-                partitions=tuple(answer(topic.name, each) for each in topic.partitions),
+                name=topic.name, partitions=tuple(answer(topic.name, each) for each in topic.partitions)
             )
             for topic in body.topics
         ),

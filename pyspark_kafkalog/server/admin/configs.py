@@ -244,12 +244,7 @@ def _server_entries(context: ServerContext, node: Node) -> Sequence[ConfigEntry]
     properties = (
         ("broker.id", ConfigType.INT, str(node.node_id), "The number of the server."),
         ("broker.rack", ConfigType.STRING, node.rack, "The zone of the server."),
-        (
-            "default.replication.factor",
-            ConfigType.INT,
-            "1",
-            "Replicas: the log directory is the only one.",
-        ),
+        ("default.replication.factor", ConfigType.INT, "1", "Replicas: the log directory is the only one."),
         ("log.dirs", ConfigType.STRING, ",".join(log_directories(context.root)), "The log directory."),
         ("node.id", ConfigType.INT, str(node.node_id), "The number of the server."),
     )
@@ -397,10 +392,7 @@ async def _alter(
 
 def _response(change: ResourceChange, error: ApiError) -> AlterConfigsResourceResponse:
     return AlterConfigsResourceResponse(
-        error_code=error.code,
-        error_message=error.message,
-        resource_type=change.type_number,
-        resource_name=change.name,
+        error_code=error.code, error_message=error.message, resource_type=change.type_number, resource_name=change.name
     )
 
 

@@ -441,12 +441,7 @@ class _Begun:
 
     __slots__ = ("_handled", "_handling", "_held", "api_key", "is_done")
 
-    def __init__(
-        self,
-        exchange: HandledExchange,
-        held: HeldRequest,
-        handled: Callable[[_Begun], None],
-    ) -> None:
+    def __init__(self, exchange: HandledExchange, held: HeldRequest, handled: Callable[[_Begun], None]) -> None:
         self.api_key = exchange.api_key
         self._held = held
         self._handled = handled

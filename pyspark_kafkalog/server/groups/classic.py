@@ -463,9 +463,7 @@ class ClassicProtocol:
 
     def _synced(self, member: ClassicMember) -> SyncAnswer:
         return SyncAnswer(
-            protocol_type=self.group.protocol_type,
-            protocol_name=self.group.protocol_name,
-            assignment=member.assignment,
+            protocol_type=self.group.protocol_type, protocol_name=self.group.protocol_name, assignment=member.assignment
         )
 
     def _expire_syncs(self, generation: int) -> None:

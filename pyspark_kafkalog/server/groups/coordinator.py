@@ -32,12 +32,7 @@ from typing import Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError, UnsupportedFormatError
 from pyspark_kafkalog.groups.classic_group import ClassicState, classic_key, classic_value
-from pyspark_kafkalog.groups.consumer_group import (
-    ConsumerGroup,
-    ConsumerMember,
-    MemberState,
-    encoded,
-)
+from pyspark_kafkalog.groups.consumer_group import ConsumerGroup, ConsumerMember, MemberState, encoded
 from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, OffsetAndMetadata
 from pyspark_kafkalog.groups.offsets_topic import ensure_offsets_topic, find_expired
 from pyspark_kafkalog.metadata.messages.internal_records import GroupMetadataValue

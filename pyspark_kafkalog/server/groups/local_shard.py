@@ -25,12 +25,7 @@ from typing import Final
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.groups.consumer_group import ConsumerGroup
-from pyspark_kafkalog.groups.offset_records import (
-    OFFSETS_TOPIC,
-    group_of_key,
-    parse_offset_key,
-    parse_offset_value,
-)
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, group_of_key, parse_offset_key, parse_offset_value
 from pyspark_kafkalog.groups.offsets_topic import GroupLog, offsets_partitions
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.root.internal_topic import LogTail

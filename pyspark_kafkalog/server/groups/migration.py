@@ -20,11 +20,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from pyspark_kafkalog.config.broker import BrokerConfig
-from pyspark_kafkalog.groups.classic_group import (
-    ClassicGroup,
-    ClassicMember,
-    SyncAnswer,
-)
+from pyspark_kafkalog.groups.classic_group import ClassicGroup, ClassicMember, SyncAnswer
 from pyspark_kafkalog.groups.consumer_group import (
     NO_PARTITIONS,
     Assignment,
@@ -37,12 +33,7 @@ from pyspark_kafkalog.groups.group_state import CONSUMER_PROTOCOL_TYPE, embedded
 from pyspark_kafkalog.metadata.messages import internal_records as records
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.server.groups.classic import JoinRequest, SyncRequest
-from pyspark_kafkalog.server.groups.heartbeat import (
-    Heartbeat,
-    epoch_record,
-    target_epoch_record,
-    target_record,
-)
+from pyspark_kafkalog.server.groups.heartbeat import Heartbeat, epoch_record, target_epoch_record, target_record
 from pyspark_kafkalog.server.metadata import KnownTopics
 from pyspark_kafkalog.server.request_errors import RequestError
 

@@ -375,9 +375,7 @@ def _partitions(
 
 
 async def _committed(
-    topics: Sequence[wire.OffsetCommitRequestTopic],
-    errors: Mapping[TopicPartition, ErrorCode],
-    otherwise: ErrorCode,
+    topics: Sequence[wire.OffsetCommitRequestTopic], errors: Mapping[TopicPartition, ErrorCode], otherwise: ErrorCode
 ) -> wire.OffsetCommitResponse:
     answered = []
     budget = YieldBudget()

@@ -34,12 +34,7 @@ from numpy.typing import NDArray
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CommitStateUnknownError, ReadOnlyLogDirError
 from pyspark_kafkalog.record.scan import as_bytes_array
-from pyspark_kafkalog.root.commit.changes import (
-    AppendedRange,
-    CommitUnit,
-    LeaderAppend,
-    OutdatedCheckError,
-)
+from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend, OutdatedCheckError
 from pyspark_kafkalog.root.native import NativeRoot
 from pyspark_kafkalog.server.committer import Appended, Committer, GroupCommitter
 from pyspark_kafkalog.server.event_loop import PromptFuture

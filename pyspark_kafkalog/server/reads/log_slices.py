@@ -58,13 +58,7 @@ from pyspark_kafkalog.record.header import (
     BatchHeader,
     parse_header,
 )
-from pyspark_kafkalog.record.kernels.scan import (
-    BAD_HEADER,
-    END_OF_DATA,
-    LIMIT_REACHED,
-    OFFSET_REACHED,
-    walk_headers,
-)
+from pyspark_kafkalog.record.kernels.scan import BAD_HEADER, END_OF_DATA, LIMIT_REACHED, OFFSET_REACHED, walk_headers
 from pyspark_kafkalog.record.old_formats import OLD_HEAD_BYTES, is_old, old_size_bytes
 from pyspark_kafkalog.record.scan import scan_batches
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot

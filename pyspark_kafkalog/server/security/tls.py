@@ -145,12 +145,7 @@ class TlsTransport:
     file_buffer_bytes = _CHUNK_BYTES
 
     def __init__(
-        self,
-        connection: socket.socket,
-        context: ssl.SSLContext,
-        executor: Executor,
-        *,
-        idle_max_s: float = IDLE_MAX_S,
+        self, connection: socket.socket, context: ssl.SSLContext, executor: Executor, *, idle_max_s: float = IDLE_MAX_S
     ) -> None:
         """Takes over the socket, which is non-blocking. `handshake` comes next; `idle_max_s` as in SocketTransport."""
         self._socket = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)

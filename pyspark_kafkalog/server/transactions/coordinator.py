@@ -68,10 +68,7 @@ class TransactionCoordinator:
 
     async def start(self) -> None:
         """Begin to sweep."""
-        self._tasks = (
-            asyncio.create_task(self._sweep_forever()),
-            asyncio.create_task(self._expire_forever()),
-        )
+        self._tasks = (asyncio.create_task(self._sweep_forever()), asyncio.create_task(self._expire_forever()))
 
     async def stop(self) -> None:
         """Sweep no more. Transactions stay open, for the server that coordinates them next."""

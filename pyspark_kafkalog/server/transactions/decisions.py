@@ -36,10 +36,7 @@ from pyspark_kafkalog.root.transactions.states import TransactionStatus
 from pyspark_kafkalog.root.writes import LAST_PRODUCER_EPOCH
 from pyspark_kafkalog.storage.names import TopicPartition
 
-_COMPLETE: Final = {
-    TransactionStatus.COMPLETE_COMMIT: True,
-    TransactionStatus.COMPLETE_ABORT: False,
-}
+_COMPLETE: Final = {TransactionStatus.COMPLETE_COMMIT: True, TransactionStatus.COMPLETE_ABORT: False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +81,7 @@ def _ended(ending: Ending) -> Decision:
 def _then(first: Decision, second: Decision) -> Decision:
     after = first.after if second.after is None else second.after
     return Decision(
-        error=second.error,
-        after=after,
-        steps=(*first.steps, *second.steps),
-        markers=(*first.markers, *second.markers),
+        error=second.error, after=after, steps=(*first.steps, *second.steps), markers=(*first.markers, *second.markers)
     )
 
 

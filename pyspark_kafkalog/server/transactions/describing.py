@@ -18,12 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from pyspark_kafkalog.errors import (
-    InvalidTopicError,
-    KafkalogError,
-    LogDirError,
-    ProducerFencedError,
-)
+from pyspark_kafkalog.errors import InvalidTopicError, KafkalogError, LogDirError, ProducerFencedError
 from pyspark_kafkalog.java_regex.patterns import compile_re2_pattern
 from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
@@ -167,11 +162,7 @@ def _may_describe(
     context: ServerContext, request: AnyRequest, transactional_id: str, *, logs_denial: bool = True
 ) -> bool:
     return context.guard.allows(
-        request.session,
-        AclOperation.DESCRIBE,
-        ResourceType.TRANSACTIONAL_ID,
-        transactional_id,
-        logs_denial=logs_denial,
+        request.session, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id, logs_denial=logs_denial
     )
 
 

@@ -30,11 +30,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from pyspark_kafkalog.errors import CommitConflictError, CommitStateUnknownError, ReadOnlyLogDirError
-from pyspark_kafkalog.groups.offset_records import (
-    OFFSETS_TOPIC,
-    offset_key,
-    offset_value,
-)
+from pyspark_kafkalog.groups.offset_records import OFFSETS_TOPIC, offset_key, offset_value
 from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, AclOperation, ResourceType
 from pyspark_kafkalog.object_store.store import ObjectStoreError
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
@@ -442,11 +438,7 @@ class TransactionalOffsetHandlers:
 
 
 def offsets_batch(
-    group_id: str,
-    producer: ProducerIdAndEpoch,
-    offsets: Mapping[TopicPartition, OffsetOfTopic],
-    *,
-    now_ms: int,
+    group_id: str, producer: ProducerIdAndEpoch, offsets: Mapping[TopicPartition, OffsetOfTopic], *, now_ms: int
 ) -> bytes:
     """The transactional batch with the records of a group's offsets; empty for a producer that cannot be.
 

@@ -71,15 +71,7 @@ _STORE_OPTIONS: Final = {
 REMOTE_STORAGE_LAYOUTS: Final = ("local", "aiven")
 PARTITIONERS: Final = ("murmur2", "round_robin")
 _DURATION: Final = re.compile(r"([0-9]{1,15})([a-z]*)", re.ASCII)
-_UNIT_MS: Final = {
-    "": 1,
-    "ms": 1,
-    "s": SECOND_MS,
-    "m": MINUTE_MS,
-    "min": MINUTE_MS,
-    "h": HOUR_MS,
-    "d": DAY_MS,
-}
+_UNIT_MS: Final = {"": 1, "ms": 1, "s": SECOND_MS, "m": MINUTE_MS, "min": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS}
 
 
 def parse_text(text: str) -> str:

@@ -281,9 +281,7 @@ class KafkalogBatchReader(DataSourceReader):
         readers = resolver.readers
         check_ends(ranges, readers)
         ranges = cut_by_records(
-            ranges,
-            min_partitions=options.min_partitions,
-            max_records_per_partition=options.max_records_per_partition,
+            ranges, min_partitions=options.min_partitions, max_records_per_partition=options.max_records_per_partition
         )
         return cut_by_bytes(ranges, readers, max_bytes=options.max_bytes_per_partition, known_bytes=readers.known_bytes)
 

@@ -331,9 +331,7 @@ class KafkalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _cut(self, ranges: list[OffsetRange], view: StreamView) -> list[OffsetRange]:
         options = self._options
         pieces = cut_by_records(
-            ranges,
-            min_partitions=options.min_partitions,
-            max_records_per_partition=options.max_records_per_partition,
+            ranges, min_partitions=options.min_partitions, max_records_per_partition=options.max_records_per_partition
         )
         return cut_by_bytes(
             pieces,

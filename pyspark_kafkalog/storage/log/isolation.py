@@ -513,12 +513,7 @@ class CommittedBatches:
     """
 
     def __init__(
-        self,
-        find: Callable[[int], AbortedTransactions],
-        scan: TransactionScan,
-        end_offset: int,
-        *,
-        is_whole: bool,
+        self, find: Callable[[int], AbortedTransactions], scan: TransactionScan, end_offset: int, *, is_whole: bool
     ) -> None:
         self._find = find
         self._scan = scan
@@ -599,13 +594,7 @@ def wrong_index_error(transaction: EndedTransaction, *, file: str, position: int
             f"commit marker of producer {producer_id} at offset {last_offset} commits"
         )
         found = "an entry that aborts them"
-    return CorruptIndexError(
-        file=file,
-        position=position,
-        expected=expected,
-        found=found,
-        advice=_REBUILD,
-    )
+    return CorruptIndexError(file=file, position=position, expected=expected, found=found, advice=_REBUILD)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -188,13 +188,7 @@ def accept_together(
 
 
 def validate_batches(
-    data: Buffer,
-    *,
-    next_offset: int,
-    leader_epoch: int,
-    config: LogConfig,
-    now_ms: int,
-    is_client: bool = True,
+    data: Buffer, *, next_offset: int, leader_epoch: int, config: LogConfig, now_ms: int, is_client: bool = True
 ) -> LeaderBatches:
     """The batches of `data` as a leader stores them from `next_offset` on at the time `now_ms`.
 

@@ -26,11 +26,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyspark_kafkalog.errors import (
-    CoordinatorFencedError,
-    InvalidTransactionStateError,
-    ProducerFencedError,
-)
+from pyspark_kafkalog.errors import CoordinatorFencedError, InvalidTransactionStateError, ProducerFencedError
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, parse_control_record
 from pyspark_kafkalog.record.header import (
     CONTROL_MASK,
@@ -41,11 +37,7 @@ from pyspark_kafkalog.record.header import (
     next_sequence,
 )
 from pyspark_kafkalog.record.reference import decode_batch
-from pyspark_kafkalog.storage.artefacts.producer_snapshot import (
-    NO_OFFSET,
-    ProducerSnapshotFiles,
-    ProducerStateEntry,
-)
+from pyspark_kafkalog.storage.artefacts.producer_snapshot import NO_OFFSET, ProducerSnapshotFiles, ProducerStateEntry
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.values import dataclass, quick_dataclass
 

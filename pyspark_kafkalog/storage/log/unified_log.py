@@ -48,11 +48,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.definitions import PRODUCER_ID_EXPIRATION_MS
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.errors import (
-    InvalidRecordError,
-    RecordBatchTooLargeError,
-    RecordTooLargeError,
-)
+from pyspark_kafkalog.errors import InvalidRecordError, RecordBatchTooLargeError, RecordTooLargeError
 from pyspark_kafkalog.record.columns import BATCH_DTYPE
 from pyspark_kafkalog.record.header import (
     ATTRIBUTES_AT,
@@ -106,13 +102,7 @@ class UnifiedLog:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        config: LogConfig,
-        loaded: LoadedLog,
-        *,
-        clock: Callable[[], int],
-        fs: FileSystem,
+        self, directory: Path, config: LogConfig, loaded: LoadedLog, *, clock: Callable[[], int], fs: FileSystem
     ) -> None:
         self.directory = directory
         self.config = config
@@ -427,10 +417,7 @@ class UnifiedLog:
         return plan
 
     def _stored(
-        self,
-        run: NDArray[np.void],
-        data: NDArray[np.uint8] = _NO_DATA,
-        known: Sequence[ProducerBatch] | None = None,
+        self, run: NDArray[np.void], data: NDArray[np.uint8] = _NO_DATA, known: Sequence[ProducerBatch] | None = None
     ) -> None:
         """Count in `run`, which the active segment has just stored. `data` is necessary if it has control batches.
 

@@ -30,13 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.errors import CorruptRecordError
-from pyspark_kafkalog.record.header import (
-    BASE_OFFSET_AT,
-    LAST_OFFSET_DELTA_AT,
-    LENGTH_AT,
-    LOG_OVERHEAD_BYTES,
-    Buffer,
-)
+from pyspark_kafkalog.record.header import BASE_OFFSET_AT, LAST_OFFSET_DELTA_AT, LENGTH_AT, LOG_OVERHEAD_BYTES, Buffer
 from pyspark_kafkalog.storage.artefacts.index_file import OFFSET_INDEX_DTYPE, OffsetPosition, TimestampOffset
 from pyspark_kafkalog.storage.filesystem import ThreadPool
 from pyspark_kafkalog.storage.objects.data_object import TABLE_ENTRY_BYTES, parse_table

@@ -73,14 +73,7 @@ def killed(start_broker: Callable[..., Broker]) -> Killed:
     holder = _write_transactions(broker.bootstrap)
     bootstrap = ("--bootstrap-server", broker.bootstrap)
     entity = ("--entity-type", "brokers", "--entity-default")
-    done = run_tool(
-        CONFIG_COMMAND,
-        *bootstrap,
-        *entity,
-        "--alter",
-        "--add-config",
-        "log.retention.ms=1000000000",
-    )
+    done = run_tool(CONFIG_COMMAND, *bootstrap, *entity, "--alter", "--add-config", "log.retention.ms=1000000000")
     assert done.returncode == 0, done.stderr
     described = run_tool(CONFIG_COMMAND, *bootstrap, "--topic", "orders", "--describe", "--all").stdout
     served = {

@@ -18,16 +18,7 @@ from builders.leader_writers import append as leader_append
 from builders.leader_writers import batch
 from builders.tiered_roots import append_rounds, tiered_root
 from fakes.http_relay import Answer, Request
-from fakes.troubled_stores import (
-    FAULTS,
-    PAGE,
-    StoreServer,
-    Trouble,
-    command,
-    is_unknown,
-    started,
-    troubled,
-)
+from fakes.troubled_stores import FAULTS, PAGE, StoreServer, Trouble, command, is_unknown, started, troubled
 from kafka_processes.store_servers import TEST_STORES
 
 from pyspark_kafkalog.errors import KafkalogError, ReadOnlyLogDirError
@@ -171,8 +162,7 @@ OPERATIONS: dict[str, Operation] = {
     "merge": _job("merge-segments", size=50_000),
     "retention": _job("retention", configs={"retention.bytes": "500"}),
     "clean": _job(
-        "log-cleaner",
-        configs={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.ms": "1"},
+        "log-cleaner", configs={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.ms": "1"}
     ),
     "reindex": _reads("reindex", "--force"),
     "verify": _reads("verify"),

@@ -13,11 +13,7 @@ from pyspark_kafkalog.metadata.messages.schema import ZERO_UUID
 from pyspark_kafkalog.protocol.api import APIS, ApiKey
 from pyspark_kafkalog.protocol.client import WireClient
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.protocol.messages.cluster import (
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-)
+from pyspark_kafkalog.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from pyspark_kafkalog.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from pyspark_kafkalog.protocol.messages.records import (
     FetchPartition,

@@ -41,10 +41,7 @@ TOPICS: Mapping[str, Mapping[str, str]] = {
     "local-size": {"local.retention.bytes": "9000"},
     "both-sizes": {"local.retention.bytes": "6000", "retention.bytes": "25000"},
     "local-time": {"local.retention.ms": str(10 * HOUR_MS + HALF_MS)},
-    "both-times": {
-        "local.retention.ms": str(5 * HOUR_MS + HALF_MS),
-        "retention.ms": str(15 * HOUR_MS + HALF_MS),
-    },
+    "both-times": {"local.retention.ms": str(5 * HOUR_MS + HALF_MS), "retention.ms": str(15 * HOUR_MS + HALF_MS)},
     "size-and-time": {"local.retention.ms": str(10 * HOUR_MS + HALF_MS), "retention.bytes": "20000"},
     "all-is-remote": {"local.retention.ms": "1000"},
     "all-is-due": {"local.retention.ms": "1000", "retention.ms": "1000"},

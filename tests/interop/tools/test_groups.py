@@ -92,10 +92,7 @@ def served_offsets(broker: Broker, group: str) -> Offsets:
 def kafkas(broker: Broker, *arguments: str) -> str:
     """What kafka-consumer-groups prints."""
     done = run_tool(
-        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
-        "--bootstrap-server",
-        broker.bootstrap,
-        *arguments,
+        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server", broker.bootstrap, *arguments
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Error: Executing" not in done.stdout, done.stdout + done.stderr

@@ -206,11 +206,7 @@ class ScriptedCluster:
     def _api_versions(self, *_: object) -> ApiMessage:
         return ApiVersionsResponse(
             api_keys=tuple(
-                ApiVersion(
-                    api_key=key,
-                    min_version=api.versions[0],
-                    max_version=self.newest.get(key, api.versions[-1]),
-                )
+                ApiVersion(api_key=key, min_version=api.versions[0], max_version=self.newest.get(key, api.versions[-1]))
                 for key, api in APIS.items()
             )
         )

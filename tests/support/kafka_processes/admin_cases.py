@@ -25,11 +25,7 @@ from pyspark_kafkalog.protocol.messages.cluster import (
     TopicRequest,
     UpdateFeaturesRequest,
 )
-from pyspark_kafkalog.protocol.messages.records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-)
+from pyspark_kafkalog.protocol.messages.records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from pyspark_kafkalog.protocol.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     DescribableLogDirTopic,

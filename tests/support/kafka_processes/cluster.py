@@ -40,12 +40,7 @@ class Cluster:
         self.nodes = {
             node: Broker(
                 home / f"node-{node}",
-                settings={
-                    **_SETTINGS,
-                    "node.id": str(node),
-                    "controller.quorum.voters": voters,
-                    **(settings or {}),
-                },
+                settings={**_SETTINGS, "node.id": str(node), "controller.quorum.voters": voters, **(settings or {})},
                 controller_port=port,
                 format_options=(),
             )

@@ -175,11 +175,7 @@ class ClusterLoad:
     def _transactions(self, rng: random.Random) -> None:
         # One of several ids: what a dead producer has left open stays so until its id is used again, or times out.
         producer = self._producer(
-            **{
-                "transactional.id": rng.choice(_PAYERS),
-                "transaction.timeout.ms": 8000,
-                "message.timeout.ms": 8000,
-            },
+            **{"transactional.id": rng.choice(_PAYERS), "transaction.timeout.ms": 8000, "message.timeout.ms": 8000},
             **{"compression.type": rng.choice(_CODECS)},
         )
         producer.init_transactions(20)

@@ -101,12 +101,7 @@ def accepts(port: int) -> bool:
 def start_server(command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
     """A process in a session of its own, which dies with this one; both of its outputs go to `log`."""
     return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-        preexec_fn=_DIE_WITH_PARENT,
+        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, preexec_fn=_DIE_WITH_PARENT
     )
 
 

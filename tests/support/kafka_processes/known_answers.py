@@ -115,18 +115,8 @@ KNOWN: Final = (
         calls=("first batch again", "first batch after the second"),
         fields=("*.log_append_time_ms",),
     ),
-    KnownAnswer(
-        name="negative limits",
-        reason=_FAILURE,
-        script="fetch",
-        calls=("negative * limit",),
-    ),
-    KnownAnswer(
-        name="isolation of a fetch",
-        reason=_FAILURE,
-        script="fetch",
-        calls=("unknown isolation",),
-    ),
+    KnownAnswer(name="negative limits", reason=_FAILURE, script="fetch", calls=("negative * limit",)),
+    KnownAnswer(name="isolation of a fetch", reason=_FAILURE, script="fetch", calls=("unknown isolation",)),
     KnownAnswer(
         name="leader for replicas",
         reason="there is no replication: a follower is not told another leader",
@@ -134,18 +124,8 @@ KNOWN: Final = (
         calls=("unknown replica", "own id"),
         fields=("*.current_leader.*",),
     ),
-    KnownAnswer(
-        name="isolation of a list",
-        reason=_FAILURE,
-        script="list offsets",
-        calls=("unknown isolation",),
-    ),
-    KnownAnswer(
-        name="topic without name and id",
-        reason=_FAILURE,
-        script="metadata",
-        calls=("by neither",),
-    ),
+    KnownAnswer(name="isolation of a list", reason=_FAILURE, script="list offsets", calls=("unknown isolation",)),
+    KnownAnswer(name="topic without name and id", reason=_FAILURE, script="metadata", calls=("by neither",)),
     KnownAnswer(
         name="negative offsets",
         reason="a negative offset stands for none: it is not listed among the committed ones",

@@ -54,11 +54,7 @@ DUMP_LOG: Final = "org.apache.kafka.tools.DumpLogSegments"
 #: The last version whose kafka-storage has a test jar, with LocalTieredStorage; later brokers load this one's.
 _LAST_TIERED_JAR: Final = KafkaVersion(4, 3, 1)
 #: The log4j that Kafka brings from a version on: its binding to slf4j is not among Kafka's own jars.
-_LOG4J_VERSIONS: Final = {
-    KafkaVersion(4, 1): "2.24.3",
-    KafkaVersion(4, 3): "2.25.4",
-    KafkaVersion(4, 4): "2.25.5",
-}
+_LOG4J_VERSIONS: Final = {KafkaVersion(4, 1): "2.24.3", KafkaVersion(4, 3): "2.25.4", KafkaVersion(4, 4): "2.25.5"}
 #: Tools by their present class: the version that moved them, and their class before.
 _CLASSES_BEFORE: Final = {
     DUMP_LOG: (KafkaVersion(4, 3), "kafka.tools.DumpLogSegments"),

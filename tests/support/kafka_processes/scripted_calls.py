@@ -363,11 +363,7 @@ def wait_for_coordinators(bootstrap: str) -> None:
     """Have a server create the topics of its coordinators, and wait until it coordinates."""
     side = Side(bootstrap, "warm-up")
     calls = [
-        Call(
-            name="find",
-            key=ApiKey.FIND_COORDINATOR,
-            fields={"key_type": key_type, "coordinator_keys": ("warm-up",)},
-        )
+        Call(name="find", key=ApiKey.FIND_COORDINATOR, fields={"key_type": key_type, "coordinator_keys": ("warm-up",)})
         for key_type in (0, 1)
     ]
     init = {"transactional_id": "warm-up", "transaction_timeout_ms": 60_000, "producer_id": -1, "producer_epoch": -1}

@@ -239,13 +239,7 @@ _REFUSED: Final = Script(
 
 
 def _markers(
-    name: str,
-    epoch: int,
-    *,
-    committed: bool,
-    producer_id: Any = 4321,
-    topic: Any = None,
-    coordinator_epoch: int = 3,
+    name: str, epoch: int, *, committed: bool, producer_id: Any = 4321, topic: Any = None, coordinator_epoch: int = 3
 ) -> Call:
     marker = {
         "producer_id": producer_id,

@@ -14,15 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from documented import (
-    PAGES,
-    RUNNABLE,
-    SHOWN,
-    Block,
-    blocks,
-    blocks_of,
-    kafkalog_calls,
-)
+from documented import PAGES, RUNNABLE, SHOWN, Block, blocks, blocks_of, kafkalog_calls
 from documented_runs import Reader
 from repository import REPOSITORY
 

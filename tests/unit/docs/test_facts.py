@@ -42,10 +42,7 @@ OPTION = re.compile(
     r"`((?:store|starting|ending|txn|max|min|failOn|include|readTo|remoteStorage|filterPush|commitOff)[A-Z]\w+)[`=]"
 )
 #: Those of clients, brokers and plugins that pages name and that this package does not have.
-OF_OTHERS = {
-    "rlmm.config.remote.log.metadata.topic.num.partitions",
-    "transaction.timeout.ms",
-}
+OF_OTHERS = {"rlmm.config.remote.log.metadata.topic.num.partitions", "transaction.timeout.ms"}
 FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 SETUP = configparser.ConfigParser()
 SETUP.read(REPOSITORY / "setup.cfg")

@@ -41,12 +41,7 @@ PAGE = (REPOSITORY / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
 #: What every walk enters for a name, a number, a file or a byte: a reader of a walk need not open it.
 FOUNDATION = (
     *("errors.py", "threads.py", "units.py", "values.py", "config/", "metadata/messages/", "object_store/", "record/"),
-    *(
-        "storage/artefacts/",
-        "storage/below_root.py",
-        "storage/filesystem.py",
-        "storage/names.py",
-    ),
+    *("storage/artefacts/", "storage/below_root.py", "storage/filesystem.py", "storage/names.py"),
 )
 #: How many other modules each walk enters. These limits may only fall.
 MODULES_MAX = {

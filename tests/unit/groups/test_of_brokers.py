@@ -189,16 +189,7 @@ def test_transactional_offsets_are_seen_once_committed_others_at_once(tmp_path: 
     with TransactionIndex.open(tmp_path / "__consumer_offsets-0" / f"{0:020d}.txnindex", 0, writable=True) as index:
         index.append(AbortedTxn(producer_id=3, first_offset=7, last_offset=10, last_stable_offset=2))
     log_dir.refresh()
-    assert (
-        offsets(log_dir)
-        == offsets(LogDir.open(tmp_path))
-        == {
-            "plain": 3,
-            "open": 5,
-            "committed": 6,
-            "overtaken": 7,
-        }
-    )
+    assert offsets(log_dir) == offsets(LogDir.open(tmp_path)) == {"plain": 3, "open": 5, "committed": 6, "overtaken": 7}
 
 
 def test_truncated_log_is_reread_from_start(tmp_path: Path) -> None:

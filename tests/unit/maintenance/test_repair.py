@@ -12,11 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 from builders.metadata_roots import forget_images
-from builders.verify_roots import (
-    T0,
-    findings_in,
-    flip,
-)
+from builders.verify_roots import T0, findings_in, flip
 from repository import FIXTURES
 
 from pyspark_kafkalog import LogDir

@@ -11,10 +11,7 @@ import pytest
 from builders.metadata_roots import forget_images
 from builders.tiered_exports import tier_closed_segments
 from builders.tiered_roots import append_rounds, file_root, tiered_root
-from builders.verify_roots import (
-    check_again_at_once,
-    findings_in,
-)
+from builders.verify_roots import check_again_at_once, findings_in
 from repository import FIXTURES
 
 from pyspark_kafkalog import LogDir

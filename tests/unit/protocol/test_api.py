@@ -74,8 +74,7 @@ def test_tagged_fields_of_a_header_are_skipped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "sent"),
-    [(0, "00000009 0016"), (3, "00000009 00000000 0016"), (4, "00000009 00 00000000 0016 00")],
+    ("version", "sent"), [(0, "00000009 0016"), (3, "00000009 00000000 0016"), (4, "00000009 00 00000000 0016 00")]
 )
 def test_response_round_trips_with_the_header_of_its_version(version: int, sent: str) -> None:
     response = HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION)

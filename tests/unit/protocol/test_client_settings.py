@@ -94,10 +94,7 @@ def sasl(mechanism: str, jaas: str) -> dict[str, str]:
         (sasl("PLAIN", f"{SCRAM_MODULE} required username=a password=b;"), f"the module {PLAIN_MODULE} for PLAIN"),
         (sasl("SCRAM-SHA-256", f"{PLAIN_MODULE} required username=a password=b;"), f"the module {SCRAM_MODULE}"),
         (sasl("PLAIN", f"{PLAIN_MODULE} required username=a;"), "options username and password"),
-        (
-            sasl("SCRAM-SHA-256", f"{SCRAM_MODULE} required tokenauth=true username=a password=b;"),
-            "delegation tokens",
-        ),
+        (sasl("SCRAM-SHA-256", f"{SCRAM_MODULE} required tokenauth=true username=a password=b;"), "delegation tokens"),
         ({"sasl.client.callback.handler.class": "x.Y"}, "names a Java class"),
         ({"request.timeout.ms": "-1"}, "expected milliseconds"),
         ({"request.timeout.ms": "1e3"}, "expected milliseconds"),

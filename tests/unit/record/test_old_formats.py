@@ -147,11 +147,7 @@ def test_torn_message_ends_the_log_of_a_killed_broker(disk: Path) -> None:
 def test_adopt_refuses_and_says_how_to_copy_the_records(disk: Path) -> None:
     with pytest.raises(UnsupportedFormatError, match=r"magic 2.*copy the topic's records into a topic of a new root"):
         check_log(
-            disk / "mixed-0",
-            TopicPartition("mixed", 0),
-            log_start_offset=0,
-            high_watermark=18,
-            recovery_point=None,
+            disk / "mixed-0", TopicPartition("mixed", 0), log_start_offset=0, high_watermark=18, recovery_point=None
         )
 
 

@@ -9,14 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders.record_fixtures import (
-    DAMAGED_TAILS,
-    as_expected,
-    decode_log,
-    encode_like,
-    expected_records,
-    kafka_logs,
-)
+from builders.record_fixtures import DAMAGED_TAILS, as_expected, decode_log, encode_like, expected_records, kafka_logs
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, InvalidRecordError, UnsupportedFormatError
 from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType

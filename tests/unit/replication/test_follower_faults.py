@@ -25,11 +25,7 @@ from pyspark_kafkalog.replication.leader import (
     SelectsTopic,
 )
 from pyspark_kafkalog.replication.root_leader import RootLeader
-from pyspark_kafkalog.root.commit.changes import (
-    FollowerChange,
-    FollowerResult,
-    PlanFollowerRecords,
-)
+from pyspark_kafkalog.root.commit.changes import FollowerChange, FollowerResult, PlanFollowerRecords
 from pyspark_kafkalog.root.commit.committer import FollowerWriter
 from pyspark_kafkalog.root.commit.cut_files import KeptRecords
 from pyspark_kafkalog.root.native import NativeRoot

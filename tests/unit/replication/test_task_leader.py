@@ -25,13 +25,7 @@ from pyspark_kafkalog.record.header import Buffer
 from pyspark_kafkalog.replication import range_task
 from pyspark_kafkalog.replication.events import Event, EventKind
 from pyspark_kafkalog.replication.leader import FetchPosition
-from pyspark_kafkalog.replication.range_task import (
-    LeaderAddress,
-    RangeRequest,
-    StagingJob,
-    StagingStore,
-    fetch_range,
-)
+from pyspark_kafkalog.replication.range_task import LeaderAddress, RangeRequest, StagingJob, StagingStore, fetch_range
 from pyspark_kafkalog.replication.task_leader import TaskLeader
 from pyspark_kafkalog.security.open import open_or_create_root
 from pyspark_kafkalog.storage.log.follower import FollowerBatches

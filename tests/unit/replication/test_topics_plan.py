@@ -22,15 +22,7 @@ NODE = BrokerImage(1, encode_uuid(bytes(15) + b"\x01"), 0, (encode_uuid(bytes(15
 EMPTY = MetadataImage(brokers={1: NODE})
 ORDERS = LeaderTopic("orders", encode_uuid(b"orders".ljust(16)), (3, 4), {"retention.ms": "1000"})
 OTHER_ORDERS = replace(ORDERS, topic_id=encode_uuid(b"other orders".ljust(16)))
-ACL = Acl(
-    ResourceType.TOPIC,
-    "orders",
-    PatternType.LITERAL,
-    "User:ann",
-    "*",
-    AclOperation.READ,
-    PermissionType.ALLOW,
-)
+ACL = Acl(ResourceType.TOPIC, "orders", PatternType.LITERAL, "User:ann", "*", AclOperation.READ, PermissionType.ALLOW)
 ANN = quota_entity([("user", "ann")])
 
 
@@ -41,11 +33,7 @@ def leader(*topics: LeaderTopic, **fields: object) -> LeaderDescription:
 
 def plan(image: MetadataImage, described: LeaderDescription, *, may_replace: bool = False) -> TopicsPlan:
     return plan_topics(
-        image,
-        described,
-        lambda name: not name.startswith("own"),
-        may_replace=may_replace,
-        rng=random.Random(1),
+        image, described, lambda name: not name.startswith("own"), may_replace=may_replace, rng=random.Random(1)
     )
 
 

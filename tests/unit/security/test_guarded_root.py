@@ -14,14 +14,7 @@ from pyspark_kafkalog.errors import AuthorizationError
 from pyspark_kafkalog.groups.group import Group
 from pyspark_kafkalog.groups.guarded_group import GuardedGroup, open_group
 from pyspark_kafkalog.log_dir import LogDir
-from pyspark_kafkalog.metadata.acl import (
-    CLUSTER_NAME,
-    Acl,
-    AclOperation,
-    PatternType,
-    PermissionType,
-    ResourceType,
-)
+from pyspark_kafkalog.metadata.acl import CLUSTER_NAME, Acl, AclOperation, PatternType, PermissionType, ResourceType
 from pyspark_kafkalog.record.columns import BATCH_DTYPE
 from pyspark_kafkalog.root.brokers.broker_root import BrokerRoot
 from pyspark_kafkalog.root.file_root import FileRoot
@@ -146,9 +139,7 @@ def test_method_without_permission_is_refused_before_it_is_forwarded(
         method(**arguments(method))
 
 
-def test_topic_that_may_not_be_described_is_neither_listed_nor_created(
-    root: RootPlace,
-) -> None:
+def test_topic_that_may_not_be_described_is_neither_listed_nor_created(root: RootPlace) -> None:
     ann = open_root(root, principal=ANN)
     assert ann.topics() == ()
     with pytest.raises(AuthorizationError, match="CREATE"):

@@ -168,11 +168,7 @@ def test_health_fails_when_the_root_cannot_be_used_and_names_no_path() -> None:
 def test_health_fails_when_the_event_loop_hangs() -> None:
     now = [0]
     page = StatusPage(
-        Address("127.0.0.1", 0),
-        ServerMetrics().registry,
-        check=lambda: None,
-        facts=dict,
-        monotonic_ms=lambda: now[0],
+        Address("127.0.0.1", 0), ServerMetrics().registry, check=lambda: None, facts=dict, monotonic_ms=lambda: now[0]
     )
     now[0] = 10_001
     is_healthy, facts = page.health()

@@ -29,12 +29,7 @@ from fakes.faulty_store import FaultyStore
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_kafkalog import LogDir
-from pyspark_kafkalog.errors import (
-    CorruptRecordError,
-    DataLossError,
-    OffsetOutOfRangeError,
-    UnsupportedFormatError,
-)
+from pyspark_kafkalog.errors import CorruptRecordError, DataLossError, OffsetOutOfRangeError, UnsupportedFormatError
 from pyspark_kafkalog.object_store.store import StoreNotFoundError
 from pyspark_kafkalog.record.arrow import KAFKA_SCHEMA
 from pyspark_kafkalog.spark.data_source import read_schema

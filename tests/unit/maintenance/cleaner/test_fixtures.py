@@ -16,10 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from builders.engine_fixtures import (
-    files_of,
-    manifest,
-)
+from builders.engine_fixtures import files_of, manifest
 from fakes.thread_tasks import ThreadTasks
 from repository import FIXTURES
 from simulations.cleaner_reference import decode, stored_batches

@@ -7,11 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.maintenance.cleaner.plan import (
-    CleanPlan,
-    group_segments,
-    plan_cleaning,
-)
+from pyspark_kafkalog.maintenance.cleaner.plan import CleanPlan, group_segments, plan_cleaning
 from pyspark_kafkalog.storage.log.log_state import LogState
 from pyspark_kafkalog.storage.segment.stored import StoredSegment
 

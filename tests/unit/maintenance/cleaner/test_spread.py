@@ -8,10 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from builders.controlled import create_log_dir
-from builders.engine_fixtures import (
-    files_of,
-    manifest,
-)
+from builders.engine_fixtures import files_of, manifest
 from fakes.thread_tasks import ThreadTasks
 from repository import FIXTURES
 

@@ -8,10 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from builders.adopted_roots import (
-    clock,
-    copy_of,
-)
+from builders.adopted_roots import clock, copy_of
 from repository import FIXTURES
 
 from pyspark_kafkalog.errors import CorruptIndexError, KafkalogError

@@ -406,8 +406,7 @@ def test_merge_that_a_store_refuses_reports_the_stores_error(root: StoredRoot, t
 
 def test_clean_up_that_fails_after_a_job_is_a_warning(root: StoredRoot, caplog: pytest.LogCaptureFixture) -> None:
     client = FaultyStore(
-        root.place.bucket,
-        faults=lambda call: Fault.DENIED if call.kind == "list" and call.keys == ("",) else None,
+        root.place.bucket, faults=lambda call: Fault.DENIED if call.kind == "list" and call.keys == ("",) else None
     )
     finish_job(root.opened(client))
     assert "what was dropped or abandoned is left to the next run" in caplog.text

@@ -97,11 +97,7 @@ def _cut(log_dir: LogDir, key: str) -> None:
     bucket.write(key, bucket.body(key)[:-400])
 
 
-CASES = [
-    ("merge-segments", _data_object),
-    ("log-cleaner", _last_cleaned),
-    ("log-cleaner", _last_dirty),
-]
+CASES = [("merge-segments", _data_object), ("log-cleaner", _last_cleaned), ("log-cleaner", _last_dirty)]
 
 
 @pytest.mark.parametrize("harm", [_lose, _flip, _cut])

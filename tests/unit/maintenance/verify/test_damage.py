@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 from builders.metadata_roots import forget_images
-from builders.verify_roots import (
-    findings_in,
-    flip,
-)
+from builders.verify_roots import findings_in, flip
 from repository import FIXTURES
 
 from pyspark_kafkalog import LogDir

@@ -9,11 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from builders.controlled import create_log_dir
-from builders.verify_roots import (
-    T0,
-    findings_in,
-    make_root,
-)
+from builders.verify_roots import T0, findings_in, make_root
 from repository import FIXTURES
 from simulations.cleaner_reference import write_segment
 

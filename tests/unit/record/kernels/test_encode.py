@@ -24,12 +24,7 @@ def columns_of(values: list[bytes | None], timestamps_ms: list[int] | None = Non
 
 
 def encode(columns: RecordColumns, **options: object) -> EncodedBatches:
-    arguments = {
-        "compression": CompressionType.NONE,
-        "batch_size_bytes": 16384,
-        "max_batch_bytes": LIMIT,
-        **options,
-    }
+    arguments = {"compression": CompressionType.NONE, "batch_size_bytes": 16384, "max_batch_bytes": LIMIT, **options}
     return encode_batches(columns, **arguments)
 
 

@@ -478,11 +478,7 @@ def test_what_is_not_permitted_is_not_asked_at_each_description(
 
 @pytest.mark.parametrize(
     ("error", "has_authorizer"),
-    [
-        (ErrorCode.NONE, True),
-        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, True),
-        (ErrorCode.SECURITY_DISABLED, False),
-    ],
+    [(ErrorCode.NONE, True), (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, True), (ErrorCode.SECURITY_DISABLED, False)],
 )
 def test_cluster_that_refuses_to_show_its_entries_has_an_authorizer(error: ErrorCode, has_authorizer: bool) -> None:
     def call(request: ApiMessage, response: type[ApiMessage]) -> ApiMessage:
@@ -571,11 +567,7 @@ def test_authenticated_session_is_replaced_before_it_ends(cluster: ScriptedClust
 
 @pytest.mark.parametrize(
     ("text", "addresses"),
-    [
-        ("a:1", [("a", 1)]),
-        ("a:1, b.c:65535 ,a:1", [("a", 1), ("b.c", 65535)]),
-        ("[::1]:9092", [("::1", 9092)]),
-    ],
+    [("a:1", [("a", 1)]), ("a:1, b.c:65535 ,a:1", [("a", 1), ("b.c", 65535)]), ("[::1]:9092", [("::1", 9092)])],
 )
 def test_addresses_are_parsed(text: str, addresses: list[tuple[str, int]]) -> None:
     assert parse_addresses(text) == [NodeAddress(*each) for each in addresses]

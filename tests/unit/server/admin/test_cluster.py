@@ -99,8 +99,7 @@ def test_metadata_has_operations_of_the_cluster_for_principals_that_may_describe
 
 
 @pytest.mark.parametrize(
-    ("endpoint_type", "code"),
-    [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)],
+    ("endpoint_type", "code"), [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)]
 )
 def test_endpoint_is_that_of_a_broker(admin: AdminRequests, endpoint_type: int, code: ErrorCode) -> None:
     body = DescribeClusterRequest(endpoint_type=endpoint_type)

@@ -128,11 +128,7 @@ async def test_names_of_groups_that_are_only_asked_for_leave_nothing_behind(serv
             (ApiKey.LEAVE_GROUP, 2, groups.LeaveGroupRequest(group_id=name, member_id="m")),
             (ApiKey.OFFSET_FETCH, 8, offsets.OffsetFetchRequest(groups=(asked,))),
             (ApiKey.DELETE_GROUPS, 2, groups.DeleteGroupsRequest(groups_names=(name,))),
-            (
-                ApiKey.CONSUMER_GROUP_DESCRIBE,
-                1,
-                consumer_groups.ConsumerGroupDescribeRequest(group_ids=(name,)),
-            ),
+            (ApiKey.CONSUMER_GROUP_DESCRIBE, 1, consumer_groups.ConsumerGroupDescribeRequest(group_ids=(name,))),
         ):
             await server.ask(api, version, body)
     assert (set(shard.classics), set(shard._modern), set(server.coordinator._timers._live)) == before

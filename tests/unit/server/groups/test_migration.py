@@ -158,12 +158,7 @@ async def test_members_that_wait_in_a_classic_rebalance_are_asked_to_join_again(
 
 @pytest.mark.parametrize(
     ("policy", "upgrades", "downgrades"),
-    [
-        ("bidirectional", True, True),
-        ("upgrade", True, False),
-        ("downgrade", False, True),
-        ("disabled", False, False),
-    ],
+    [("bidirectional", True, True), ("upgrade", True, False), ("downgrade", False, True), ("disabled", False, False)],
 )
 async def test_policy_says_which_changes_are_made(
     servers: Callable[[], GroupServer], path: Path, policy: str, upgrades: bool, downgrades: bool

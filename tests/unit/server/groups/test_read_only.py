@@ -197,10 +197,7 @@ MEMBERS = group_key(GroupMetadataKey(group=GROUP))
     ],
 )
 def test_log_of_a_promoted_root_gets_what_is_newer_here(
-    taken: dict[bytes, bytes],
-    own: dict[bytes, bytes],
-    logged: dict[bytes, bytes],
-    expected: dict[bytes, bytes | None],
+    taken: dict[bytes, bytes], own: dict[bytes, bytes], logged: dict[bytes, bytes], expected: dict[bytes, bytes | None]
 ) -> None:
     assert OwnGroups({GROUP: own}, {GROUP: taken}).changes(GROUP, logged) == expected
 

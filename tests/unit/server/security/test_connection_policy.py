@@ -20,14 +20,7 @@ from patience import PATIENCE_S, wait_until
 
 from pyspark_kafkalog import LogDir
 from pyspark_kafkalog.errors import InvalidOptionError
-from pyspark_kafkalog.metadata.acl import (
-    Acl,
-    AclOperation,
-    PatternType,
-    PermissionType,
-    ResourceType,
-    acl_record,
-)
+from pyspark_kafkalog.metadata.acl import Acl, AclOperation, PatternType, PermissionType, ResourceType, acl_record
 from pyspark_kafkalog.metadata.messages.metadata_records import NoOpRecord
 from pyspark_kafkalog.metadata.users import (
     IP,

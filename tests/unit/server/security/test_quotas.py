@@ -11,10 +11,7 @@ from fakes.clock import Clock
 from pyspark_kafkalog.metadata.users import CLIENT_ID, IP, USER, Quotas, quota_entity
 from pyspark_kafkalog.server.config import ConnectionSettings
 from pyspark_kafkalog.server.context import Session
-from pyspark_kafkalog.server.security.connection_policy import (
-    ConnectionLimits,
-    TooManyConnectionsError,
-)
+from pyspark_kafkalog.server.security.connection_policy import ConnectionLimits, TooManyConnectionsError
 from pyspark_kafkalog.server.security.quotas import ClientQuotas, find_quota
 
 RATE = "producer_byte_rate"

@@ -21,13 +21,7 @@ from patience import PATIENCE_S
 from pyspark_kafkalog.errors import InvalidOptionError, InvalidRecordError
 from pyspark_kafkalog.server.config import Address, SecuritySettings, ServerConfig
 from pyspark_kafkalog.server.security.certificates import subject_name
-from pyspark_kafkalog.server.security.tls import (
-    ClientAuth,
-    TlsFiles,
-    TlsSettings,
-    TlsTransport,
-    server_context,
-)
+from pyspark_kafkalog.server.security.tls import ClientAuth, TlsFiles, TlsSettings, TlsTransport, server_context
 from pyspark_kafkalog.server.sending import FileSlice, OpenFile, send_pieces
 
 

@@ -9,10 +9,7 @@ from pyspark_kafkalog.errors import KafkalogError
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.protocol.api import ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
-from pyspark_kafkalog.protocol.messages.transactions import (
-    DescribeTransactionsRequest,
-    ListTransactionsRequest,
-)
+from pyspark_kafkalog.protocol.messages.transactions import DescribeTransactionsRequest, ListTransactionsRequest
 from pyspark_kafkalog.root.commit.changes import AppendedRange
 from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.transactions.end_transaction import abort_transactional_id

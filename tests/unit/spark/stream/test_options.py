@@ -26,11 +26,7 @@ def test_defaults_are_those_of_sparks_kafka_source() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [
-        ("earliest", Earliest()),
-        ("latest", Latest()),
-        ('{"a":{"0":-1}}', SpecificOffsets({TopicPartition("a", 0): -1})),
-    ],
+    [("earliest", Earliest()), ("latest", Latest()), ('{"a":{"0":-1}}', SpecificOffsets({TopicPartition("a", 0): -1}))],
 )
 def test_stream_may_start_at_any_offsets(text: str, expected: object) -> None:
     assert parse_stream_read_options({**PATH, "startingOffsets": text}).starting == expected

@@ -19,10 +19,7 @@ from pyspark_kafkalog.storage.artefacts.producer_snapshot import (
     write_snapshot,
 )
 
-_ENTRIES = (
-    ProducerStateEntry(7, 2, 40, 100, 3, 1_700_000_000_000, 5, 97),
-    ProducerStateEntry(8),
-)
+_ENTRIES = (ProducerStateEntry(7, 2, 40, 100, 3, 1_700_000_000_000, 5, 97), ProducerStateEntry(8))
 
 
 def _with_crc(body: bytes, version: int = 1) -> bytes:

@@ -11,11 +11,7 @@ from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.storage.artefacts.transaction_index import AbortedTxn, TransactionIndex
 
 _BASE = 100
-_TXNS = (
-    AbortedTxn(1, 100, 110, 105),
-    AbortedTxn(2, 90, 120, 121),
-    AbortedTxn(1, 112, 140, 130),
-)
+_TXNS = (AbortedTxn(1, 100, 110, 105), AbortedTxn(2, 90, 120, 121), AbortedTxn(1, 112, 140, 130))
 
 
 def _write(path: Path, *txns: AbortedTxn) -> None:

@@ -184,11 +184,7 @@ def test_reads_return_records_that_a_consumer_received(part: FixturePartition, i
     shutil.copytree(part.directory, directory)
     now_ms = max(part.offsets["max_timestamp"]["timestamp"], 0) + 1000
     log = UnifiedLog.open(
-        directory,
-        part.config,
-        log_start_offset=part.log_start_offset,
-        clean_shutdown=True,
-        clock=lambda: now_ms,
+        directory, part.config, log_start_offset=part.log_start_offset, clean_shutdown=True, clock=lambda: now_ms
     )
     level = Isolation.COMMITTED if isolation == "read_committed" else Isolation.LOG_END
     found = []
