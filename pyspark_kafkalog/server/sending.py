@@ -26,7 +26,7 @@ import errno
 import os
 import select
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import islice
@@ -89,6 +89,8 @@ class FileSlice:
 
 
 Memory: TypeAlias = "bytes | bytearray | memoryview"
+#: Whether it has taken all of what was received, at least a byte.
+Takes: TypeAlias = "Callable[[bytes], bool] | None"
 
 
 class Transport(Protocol):

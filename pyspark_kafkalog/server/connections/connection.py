@@ -50,6 +50,7 @@ from pyspark_kafkalog.server.request_errors import BoundedLog
 from pyspark_kafkalog.server.sending import (
     IDLE_MAX_S,
     SocketTransport,
+    Takes,
     Transport,
     has_hung_up,
     send_pieces,
@@ -61,6 +62,8 @@ from pyspark_kafkalog.server.straight.produce import StraightProduce, StraightPr
 _LOG: Final = logging.getLogger(__name__)
 _SIZE: Final = struct.Struct(">i")
 _RECEIVE_BYTES: Final = 64 << 10
+#: Received where frames begin: five requests of a Java producer with its batch.size are sent together.
+_FRAMES_BYTES: Final = 128 << 10
 #: Memory for a large frame is taken in steps, so that a client must send what it announces.
 _FRAME_STEP_BYTES: Final = 1 << 20
 #: A frame has to arrive within so many seconds, and those that its bytes take at this rate.
@@ -75,8 +78,8 @@ _SMALL_ANSWER_BYTES: Final = 128 << 10
 _WAITING_APIS: Final = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 _LOOK_S: Final = 5.0
 _MEMORY: Final = (bytes, bytearray, memoryview)
-#: How it is received, what the call gets (a size or a buffer), and who waits for what it returns.
-_Arrival: TypeAlias = "tuple[Callable[[Any], Any], Any, asyncio.Future[Any]]"
+#: How it is received, what the call gets (a size or a buffer), what may take it, and who waits for what it returns.
+_Arrival: TypeAlias = "tuple[Callable[[Any], Any], Any, Takes, asyncio.Future[Any]]"
 
 
 class ClientTransport(Transport, Protocol):
@@ -86,8 +89,11 @@ class ClientTransport(Transport, Protocol):
     arrives within `seconds_max`.
     """
 
-    async def recv(self, size_max: int, seconds_max: float) -> bytes:
-        """What has arrived, at least a byte; none at the end of the stream. Takes no memory while it waits."""
+    async def recv(self, size_max: int, seconds_max: float, takes: Takes = None) -> bytes:
+        """What has arrived, at least a byte; none at the end of the stream. Takes no memory while it waits.
+
+        What `takes` takes is not returned: the wait begins anew.
+        """
         ...
 
     async def recv_into(self, buffer: memoryview, seconds_max: float) -> int:
@@ -157,16 +163,15 @@ class Connection:
         self._sending: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._is_unusual = False  # the next frame was found to be another one than a usual request
 
     async def serve(self) -> None:
         """Handle requests until the connection ends, for whatever reason; closes the socket. Raises nothing."""
         try:
-            while await self._input.some(self._limits.idle_max_s):
-                is_unusual = self._begin_usual()
-                if self._input.has(1):
-                    await self._serve_frame(await self._next_size(), is_unusual=is_unusual)
-                    if self._session.mute_until_ms:
-                        await self._stay_muted()
+            while await self._input.some(self._limits.idle_max_s, self._begin_usual):
+                await self._serve_frame(await self._next_size(), is_unusual=self._is_unusual)
+                if self._session.mute_until_ms:
+                    await self._stay_muted()
             self._check_failure()
         except CloseConnection as reason:
             self._log.info("closing the connection of %s:%d: %s", self._session.host, self._session.port, reason)
@@ -180,19 +185,17 @@ class Connection:
             finally:
                 self._transport.close()
 
-    def _begin_usual(self) -> bool:
-        """Begin the usual requests that have arrived whole. A coroutine for each step would cost more.
-
-        Returns whether the next frame was found to be another one.
-        """
+    def _begin_usual(self) -> None:
+        """Begin the usual requests that have arrived whole. A coroutine for each step would cost more."""
+        self._is_unusual = False
         if self._failure is not None or self._session.mute_until_ms:
-            return False
-        limit, together, is_unusual = min(self._limit, SMALL_REQUEST_BYTES), None, False
+            return
+        limit, together = min(self._limit, SMALL_REQUEST_BYTES), None
         for _ in range(_IN_FLIGHT_MAX - self._in_flight):
             frame = self._input.whole_frame(BEGUN_APIS, limit)
             exchange = None if frame is None else self._dispatcher.straight(frame, self._session)
             if frame is None or exchange is None:
-                is_unusual = frame is not None
+                self._is_unusual = frame is not None
                 break
             if self._has_to_settle(exchange):
                 break
@@ -207,7 +210,6 @@ class Connection:
                 together.add(exchange)
         if together is not None:
             together.begin()
-        return is_unusual
 
     def _begun(self, exchange: AnyExchange, held: HeldRequest) -> StraightProduces | None:
         """Begin a request. A usual Produce is to begin with those that have arrived together with it: returns them."""
@@ -507,11 +509,20 @@ class _Input:
         """Whether so many bytes are kept."""
         return len(self._rest) - self._start >= size
 
-    async def some(self, seconds_max: float) -> bool:
-        """Whether bytes are kept, or arrive; False at the end of the stream. Raises asyncio.TimeoutError."""
-        if not self.has(1):
-            self._rest, self._start = await self._transport.recv(_RECEIVE_BYTES, seconds_max), 0
-        return bool(self._rest)
+    async def some(self, seconds_max: float, begin: Callable[[], None]) -> bool:
+        """Whether bytes are kept, or arrive, of which `begin` leaves some; False at the end of the stream.
+
+        `begin` is called when there are some. Raises asyncio.TimeoutError.
+        """
+
+        def takes(received: bytes) -> bool:
+            self._rest, self._start = received, 0
+            begin()
+            return not self.has(1)
+
+        if self.has(1):
+            begin()
+        return self.has(1) or bool(await self._transport.recv(_FRAMES_BYTES, seconds_max, takes))
 
     def take(self, size: int) -> bytearray:
         """At most so many of the bytes that are kept."""
@@ -573,7 +584,7 @@ class _Input:
                     return None
                 result += self._take(missing)
                 continue
-            if at <= _RECEIVE_BYTES:
+            if at <= _FRAMES_BYTES:
                 result = _grown(result, step)
             else:
                 result += bytes(step)
@@ -586,6 +597,8 @@ class _Input:
                     at += received
                     if held is not None:
                         held.arrived(at)
+        if held is not None and not charged:
+            await held.take(size)
         return result
 
     def _take(self, size: int) -> memoryview | bytes:
@@ -622,12 +635,13 @@ class PlainTransport(SocketTransport):
         self._is_watched = False
         self._is_empty = False  # nothing was left to be received last time: more wakes up the event loop
         self._arrival: _Arrival | None = None  # what is waited for
+        self._seconds_max = 0.0  # of the wait
         self._deadline_s = 0.0  # of the wait, by the loop's clock
         self._timer: asyncio.TimerHandle | None = None  # at the deadline of this wait or of an earlier one
 
-    async def recv(self, size_max: int, seconds_max: float) -> bytes:
+    async def recv(self, size_max: int, seconds_max: float, takes: Takes = None) -> bytes:
         """See ClientTransport."""
-        received: bytes = await self._received(self._socket.recv, size_max, seconds_max)
+        received: bytes = await self._received(self._socket.recv, size_max, seconds_max, takes)
         self._is_empty = len(received) < size_max
         return received
 
@@ -637,16 +651,19 @@ class PlainTransport(SocketTransport):
         self._is_empty = received < len(buffer)
         return received
 
-    async def _received(self, receive: Callable[[Any], Any], into: Any, seconds_max: float) -> Any:
-        """What `receive` returns for `into`, now or once something has arrived."""
+    async def _received(self, receive: Callable[[Any], Any], into: Any, seconds_max: float, takes: Takes = None) -> Any:
+        """What `receive` returns for `into`, now or once something has arrived that `takes` does not take."""
         if not self._is_empty:
             try:
-                return receive(into)
+                received = receive(into)
+                if takes is None or not received or not takes(received):
+                    return received
             except BlockingIOError:
                 pass
         loop = self._loop
         result: asyncio.Future[Any] = loop.create_future()
-        self._arrival = receive, into, result
+        self._seconds_max = seconds_max
+        self._arrival = receive, into, takes, result
         if not self._is_watched:
             loop.add_reader(self._socket.fileno(), self._arrived)
             self._is_watched = True
@@ -665,14 +682,18 @@ class PlainTransport(SocketTransport):
             self._is_empty = False
             self._unwatch()
             return
-        receive, into, result = self._arrival
+        receive, into, takes, result = self._arrival
         if result.done():
             return  # the waiting task resumes in the next turn, and may need more
         try:
-            result.set_result(receive(into))
+            received = receive(into)
+            if takes is not None and received and takes(received):
+                self._deadline_s = self._loop.time() + self._seconds_max
+            else:
+                result.set_result(received)
         except BlockingIOError:
             pass
-        except OSError as error:
+        except Exception as error:
             result.set_exception(error)
 
     def _unwatch(self) -> None:
@@ -693,7 +714,7 @@ class PlainTransport(SocketTransport):
         if self._loop.time() < self._deadline_s:
             self._set_timer()
         else:
-            time_out(self._arrival[2])
+            time_out(self._arrival[3])
 
     def has_left(self) -> bool:
         """See ClientTransport."""

@@ -32,6 +32,7 @@ from pyspark_kafkalog.server.sending import (
     FileSlice,
     Memory,
     OpenFile,
+    Takes,
     has_hung_up,
     is_cached,
     shut_down,
@@ -175,10 +176,12 @@ class TlsTransport:
         certificate = self._socket.getpeercert(binary_form=True)
         return subject_name(certificate) if certificate else None
 
-    async def recv(self, size_max: int, seconds_max: float) -> bytes:
+    async def recv(self, size_max: int, seconds_max: float, takes: Takes = None) -> bytes:
         """See `connection.ClientTransport`."""
-        received: bytes = await self._received(self._socket.recv, size_max, seconds_max)
-        return received
+        while True:
+            received: bytes = await self._received(self._socket.recv, size_max, seconds_max)
+            if takes is None or not received or not takes(received):
+                return received
 
     async def recv_into(self, buffer: memoryview, seconds_max: float) -> int:
         """See `connection.ClientTransport`."""
