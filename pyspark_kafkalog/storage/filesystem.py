@@ -264,13 +264,12 @@ class FileSystem:
     @_described
     def pwrite_all(self, fd: int, data: Buffer, position: int) -> None:
         """Write all of `data` at byte `position`; loops over short writes."""
-        view = memoryview(data).cast("B")
-        while len(view):
-            written = os.pwrite(fd, view, position)
-            if written == 0:
+        written, view = 0, memoryview(data).cast("B")
+        while written < len(view):
+            count = os.pwrite(fd, view[written:] if written else view, position + written)
+            if count == 0:
                 raise OSError(errno.EIO, "wrote 0 bytes")
-            view = view[written:]
-            position += written
+            written += count
 
     def pwrite_uncached(self, fd: int, data: Buffer, position: int) -> None:
         """As `pwrite_all`, for bytes that are not read soon: whole blocks go past the page cache, where they can.

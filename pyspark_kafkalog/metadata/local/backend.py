@@ -555,8 +555,8 @@ class LocalMetadataStore(MetadataStore):
     def next_commit(self, size_bytes: int) -> NextCommit | None:
         """The next commit, of at most so many bytes, at the end of the log; None if it has to be made in general.
 
-        That is so if it begins a file, if a snapshot would follow it, or if another root may be at the path. Raises as
-        `refresh_to_head` for a root with another format.
+        That is so if it begins a file, if a snapshot would follow it, or if another root may be at the path. So no
+        maintenance follows other ones: it can wait until then. Raises as `refresh_to_head` for another format.
         """
         is_same_root = self._backend.check_format(self._root_state)
         loaded = self._loaded
@@ -594,7 +594,6 @@ class LocalMetadataStore(MetadataStore):
         with self._refresh_lock:
             if self._loaded is loaded:
                 self._set_loaded(made)
-        self._note_snapshot(made, self._backend.after_commit(made, now_ms=now_ms))
         return after
 
     def next_places(self) -> tuple[str, int, str]:

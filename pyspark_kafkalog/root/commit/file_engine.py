@@ -105,10 +105,9 @@ class FileEngine(FileCommits):
 
     def append_usual(self, appends: Sequence[UsualAppend], *, is_at_once: bool) -> list[PlacedBatches] | None:
         """As in CommitEngine."""
-        is_alone = len({each.of.topic_partition for each in appends}) == len(appends)
-        if not is_alone or len(appends) > STATES_MAX or self.following_id is not None:
+        if len(appends) > 1 and len({each.of.topic_partition for each in appends}) < len(appends):
             return None
-        if is_at_once and self.fs.waits_for_disk:
+        if len(appends) > STATES_MAX or self.following_id is not None or (is_at_once and self.fs.waits_for_disk):
             return None
         try:
             with self.locked(0 if is_at_once else DEFAULT_LOCK_TIMEOUT_S), self.directories:

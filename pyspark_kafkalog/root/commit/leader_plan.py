@@ -323,11 +323,9 @@ def batches_by_partition(units: Sequence[CommitUnit]) -> list[BatchesOfPartition
         append = unit.only_batch
         if append is None or append.prepared is not None:
             return []
-        key = append.topic_partition, append.topic_id
-        if key not in found:
-            found[key] = BatchesOfPartition([], [])
-        found[key].rows.append(row)
-        found[key].appends.append(append)
+        of_partition = found.setdefault((append.topic_partition, append.topic_id), BatchesOfPartition([], []))
+        of_partition.rows.append(row)
+        of_partition.appends.append(append)
     return list(found.values())
 
 

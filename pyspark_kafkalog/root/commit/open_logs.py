@@ -192,7 +192,8 @@ class OpenLogs:
         # What cannot be looked at stays among the logs: no other code would close it.
         if kept is not None and kept.is_current(image, topic, state):
             kept.log.active_segment.reserve_room()
-            self._logs[topic_partition] = self._logs.pop(topic_partition)
+            if next(reversed(self._logs.values())) is not kept:
+                self._logs[topic_partition] = self._logs.pop(topic_partition)
             kept.found_in = self._commits
             self._forget_expired(topic_partition)
             return kept

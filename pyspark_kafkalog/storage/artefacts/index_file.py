@@ -245,10 +245,8 @@ class MappedIndex:
 
         if slots <= 1 or is_written(slots - 1):
             return slots
-        low, high = (
-            0,
-            slots - 1,
-        )  # slot `high` and all after it are zero; those up to and with `low` are not, or low is 0
+        # Slot `high` and all after it are zero; those up to and with `low` are not, or low is 0.
+        low, high = 0, slots - 1
         while high - low > 1:
             middle = (low + high) // 2
             if is_written(middle):
