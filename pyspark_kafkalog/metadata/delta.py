@@ -29,6 +29,7 @@ from pyspark_kafkalog.metadata.extent_changes import (
 from pyspark_kafkalog.metadata.extents import AT_LOG_END, EPOCH_OF_PARTITION
 from pyspark_kafkalog.metadata.image import (
     BROKER_RESOURCE,
+    FOLLOWING_FIELDS,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
     UNKNOWN_ENDS,
@@ -456,14 +457,7 @@ class ImageDelta:
     def _follow(self, record: FollowingRecord) -> None:
         self._following = None
         if record.following_id:
-            self._following = Following(
-                following_id=record.following_id,
-                leader=record.leader,
-                cluster_id=record.cluster_id,
-                topics=record.topics,
-                since_ms=record.since_ms,
-                had_records=record.had_records,
-            )
+            self._following = Following(**{name: getattr(record, name) for name in FOLLOWING_FIELDS})
 
     def _config(self, record: ConfigRecord) -> None:
         if record.resource_type == TOPIC_RESOURCE:

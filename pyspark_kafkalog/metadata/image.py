@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import InvalidRecordError, UnknownTopicError
@@ -446,82 +447,39 @@ def partition_record(topic_id: str, partition: int, *, leader_epoch: int, node: 
     )
 
 
+#: The fields that LogState and PartitionStateRecord have in common, those of Following and of a producer's entry.
+_STATE_FIELDS: Final = (
+    *("leader_epoch", "log_start_offset", "log_end_offset", "active_base_offset", "active_size_bytes"),
+    *("active_first_timestamp_ms", "active_max_timestamp_ms", "active_max_timestamp_offset"),
+    *("bytes_since_last_index_entry", "first_unstable_offset", "local_log_start_offset"),
+)
+FOLLOWING_FIELDS: Final = FollowingRecord.FIELDS[: -len(FollowingRecord.COMMON_FIELDS)]
+_PRODUCER_FIELDS: Final = ProducerState.FIELDS[: -len(ProducerState.COMMON_FIELDS)]
+_state_values: Final = attrgetter(*_STATE_FIELDS)
+_producer_values: Final = attrgetter(*_PRODUCER_FIELDS)
+
+
 def partition_state_record(
     topic_id: str, partition: int, state: LogState, appended: AppendedBatches | None = None
 ) -> PartitionStateRecord:
     """The record that makes `state` the partition's state. `appended`: what the commit appends, for the history."""
-    return PartitionStateRecord(
-        topic_id=topic_id,
-        partition=partition,
-        leader_epoch=state.leader_epoch,
-        log_start_offset=state.log_start_offset,
-        log_end_offset=state.log_end_offset,
-        active_base_offset=state.active_base_offset,
-        active_size_bytes=state.active_size_bytes,
-        active_first_timestamp_ms=state.active_first_timestamp_ms,
-        active_max_timestamp_ms=state.active_max_timestamp_ms,
-        active_max_timestamp_offset=state.active_max_timestamp_offset,
-        bytes_since_last_index_entry=state.bytes_since_last_index_entry,
-        first_unstable_offset=state.first_unstable_offset,
-        local_log_start_offset=state.local_log_start_offset if state.has_remote_start else -1,
-        producer=None if state.producer is None else _producer_state(state.producer),
-        appended=appended,
-    )
-
-
-def _producer_state(entry: ProducerStateEntry) -> ProducerState:
-    return ProducerState(
-        producer_id=entry.producer_id,
-        producer_epoch=entry.producer_epoch,
-        last_sequence=entry.last_sequence,
-        last_offset=entry.last_offset,
-        offset_delta=entry.offset_delta,
-        last_timestamp_ms=entry.last_timestamp_ms,
-        coordinator_epoch=entry.coordinator_epoch,
-        current_txn_first_offset=entry.current_txn_first_offset,
-    )
+    values = dict(zip(_STATE_FIELDS, _state_values(state), strict=True))
+    if not state.has_remote_start:
+        values["local_log_start_offset"] = -1
+    producer = None
+    if state.producer is not None:
+        producer = ProducerState(**dict(zip(_PRODUCER_FIELDS, _producer_values(state.producer), strict=True)))
+    return PartitionStateRecord(topic_id=topic_id, partition=partition, producer=producer, appended=appended, **values)
 
 
 def log_state(record: PartitionStateRecord) -> LogState:
     """The LogState in a PartitionStateRecord."""
-    return LogState(
-        leader_epoch=record.leader_epoch,
-        log_start_offset=record.log_start_offset,
-        log_end_offset=record.log_end_offset,
-        active_base_offset=record.active_base_offset,
-        active_size_bytes=record.active_size_bytes,
-        active_first_timestamp_ms=record.active_first_timestamp_ms,
-        active_max_timestamp_ms=record.active_max_timestamp_ms,
-        active_max_timestamp_offset=record.active_max_timestamp_offset,
-        bytes_since_last_index_entry=record.bytes_since_last_index_entry,
-        first_unstable_offset=record.first_unstable_offset,
-        local_log_start_offset=record.local_log_start_offset,
-        producer=None if record.producer is None else _producer_entry(record.producer),
-    )
-
-
-def _producer_entry(state: ProducerState) -> ProducerStateEntry:
-    return ProducerStateEntry(
-        producer_id=state.producer_id,
-        producer_epoch=state.producer_epoch,
-        last_sequence=state.last_sequence,
-        last_offset=state.last_offset,
-        offset_delta=state.offset_delta,
-        last_timestamp_ms=state.last_timestamp_ms,
-        coordinator_epoch=state.coordinator_epoch,
-        current_txn_first_offset=state.current_txn_first_offset,
-    )
+    producer = None if record.producer is None else ProducerStateEntry(*_producer_values(record.producer))
+    return LogState(producer=producer, **dict(zip(_STATE_FIELDS, _state_values(record), strict=True)))
 
 
 def following_record(following: Following | None) -> FollowingRecord:
     """The record that makes `following` that of the root, or with None ends it."""
     if following is None:
         return FollowingRecord(following_id="")
-    return FollowingRecord(
-        following_id=following.following_id,
-        leader=following.leader,
-        cluster_id=following.cluster_id,
-        topics=following.topics,
-        since_ms=following.since_ms,
-        had_records=following.had_records,
-    )
+    return FollowingRecord(**{name: getattr(following, name) for name in FOLLOWING_FIELDS})

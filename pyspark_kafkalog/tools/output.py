@@ -18,14 +18,20 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from pyspark_kafkalog.tools.terminal import NO_VALUE, Grid, is_for_people, print_grid
 from pyspark_kafkalog.units import json_line, printable
 from pyspark_kafkalog.values import dataclass
 
 Value = TypeVar("Value")
-Tree = Mapping[str, Any]
+Tree: TypeAlias = Mapping[str, Any]
+Values: TypeAlias = Iterable[Value]
+ToTree: TypeAlias = Callable[[Value], Tree]
+ToText: TypeAlias = Callable[[Value], str]
+ToGrid: TypeAlias = Callable[[Value], Grid]
+ToTexts: TypeAlias = Callable[[Iterable[Value]], Iterable[str]]
+ToGridOfAll: TypeAlias = Callable[[Iterable[Value]], Grid]
 
 #: Column widths are computed for this many lines at a time, so that a long table is printed as it is produced.
 _LINES_TOGETHER: Final = 1000
@@ -47,22 +53,12 @@ class Output(ABC):
     """Prints the results of a command to sys.stdout in one of the two forms."""
 
     @abstractmethod
-    def show(
-        self,
-        value: Value,
-        tree: Callable[[Value], Tree],
-        text: Callable[[Value], str],
-        grid: Callable[[Value], Grid] | None = None,
-    ) -> None:
+    def show(self, value: Value, tree: ToTree[Value], text: ToText[Value], grid: ToGrid[Value] | None = None) -> None:
         """Print one value: as `tree` in JSON, as `grid` on a terminal, as `text` otherwise."""
 
     @abstractmethod
     def show_all(
-        self,
-        values: Iterable[Value],
-        tree: Callable[[Value], Tree],
-        text: Callable[[Iterable[Value]], Iterable[str]],
-        grid: Callable[[Iterable[Value]], Grid] | None = None,
+        self, values: Values[Value], tree: ToTree[Value], text: ToTexts[Value], grid: ToGridOfAll[Value] | None = None
     ) -> bool:
         """Print values: each as a tree in JSON, all together as `grid` on a terminal, or as `text`.
 
@@ -85,21 +81,11 @@ class Output(ABC):
 class TextOutput(Output):
     """The text of Kafka's tools."""
 
-    def show(
-        self,
-        value: Value,
-        tree: Callable[[Value], Tree],
-        text: Callable[[Value], str],
-        grid: Callable[[Value], Grid] | None = None,
-    ) -> None:
+    def show(self, value: Value, tree: ToTree[Value], text: ToText[Value], grid: ToGrid[Value] | None = None) -> None:
         self.text(text(value))
 
     def show_all(
-        self,
-        values: Iterable[Value],
-        tree: Callable[[Value], Tree],
-        text: Callable[[Iterable[Value]], Iterable[str]],
-        grid: Callable[[Iterable[Value]], Grid] | None = None,
+        self, values: Values[Value], tree: ToTree[Value], text: ToTexts[Value], grid: ToGridOfAll[Value] | None = None
     ) -> bool:
         counted = _Counted(values)
         for part in text(counted):
@@ -122,24 +108,14 @@ class TextOutput(Output):
 class TerminalOutput(TextOutput):
     """Tables for people where a command has them, and text elsewhere."""
 
-    def show(
-        self,
-        value: Value,
-        tree: Callable[[Value], Tree],
-        text: Callable[[Value], str],
-        grid: Callable[[Value], Grid] | None = None,
-    ) -> None:
+    def show(self, value: Value, tree: ToTree[Value], text: ToText[Value], grid: ToGrid[Value] | None = None) -> None:
         if grid is None:
             super().show(value, tree, text)
         else:
             print_grid(grid(value))
 
     def show_all(
-        self,
-        values: Iterable[Value],
-        tree: Callable[[Value], Tree],
-        text: Callable[[Iterable[Value]], Iterable[str]],
-        grid: Callable[[Iterable[Value]], Grid] | None = None,
+        self, values: Values[Value], tree: ToTree[Value], text: ToTexts[Value], grid: ToGridOfAll[Value] | None = None
     ) -> bool:
         if grid is None:
             return super().show_all(values, tree, text)
@@ -164,21 +140,11 @@ class _Counted(Generic[Value]):
 class JsonOutput(Output):
     """One JSON object a line."""
 
-    def show(
-        self,
-        value: Value,
-        tree: Callable[[Value], Tree],
-        text: Callable[[Value], str],
-        grid: Callable[[Value], Grid] | None = None,
-    ) -> None:
+    def show(self, value: Value, tree: ToTree[Value], text: ToText[Value], grid: ToGrid[Value] | None = None) -> None:
         self.data(tree(value))
 
     def show_all(
-        self,
-        values: Iterable[Value],
-        tree: Callable[[Value], Tree],
-        text: Callable[[Iterable[Value]], Iterable[str]],
-        grid: Callable[[Iterable[Value]], Grid] | None = None,
+        self, values: Values[Value], tree: ToTree[Value], text: ToTexts[Value], grid: ToGridOfAll[Value] | None = None
     ) -> bool:
         counted = _Counted(values)
         for value in counted:

@@ -96,16 +96,9 @@ class ProducerState:
     def entry(self) -> ProducerStateEntry:
         """The snapshot entry, which has only the last batch."""
         last = self.batches[-1] if self.batches else BatchMetadata(NO_SEQUENCE, NO_OFFSET, 0, NO_TIMESTAMP)
-        return ProducerStateEntry(
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-            last_sequence=last.last_sequence,
-            last_offset=last.last_offset,
-            offset_delta=last.offset_delta,
-            last_timestamp_ms=self.last_timestamp_ms,
-            coordinator_epoch=self.coordinator_epoch,
-            current_txn_first_offset=self.current_txn_first_offset,
-        )
+        of_last = last.last_sequence, last.last_offset, last.offset_delta, self.last_timestamp_ms
+        ends = self.coordinator_epoch, self.current_txn_first_offset
+        return ProducerStateEntry(self.producer_id, self.producer_epoch, *of_last, *ends)
 
     @classmethod
     def of_entry(cls, entry: ProducerStateEntry) -> ProducerState:
