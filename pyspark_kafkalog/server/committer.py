@@ -11,6 +11,11 @@ commit is short if it has few bytes, the last one took a few milliseconds at mos
 (`LeaderWriter.commit_at_once`). What arrives meanwhile is read after it, and committed together. One that took longer
 than expected, as on a busy disk, sends the next one to the thread again.
 
+A client with five requests in flight sends the next ones as the first answers come, one after the other: the first of
+them would be committed alone while the others arrive. So a short commit waits, for a millisecond at most, until as many
+units are there as the commits before it had. If they do not come, half of those that are missing are waited for the next
+time: a client that sends one request at a time waits for nothing.
+
     event loop                                  the committer's thread
       submit(unit) -> future, submit_together(units, delivered)
       at the end of the loop's turn:
@@ -70,6 +75,8 @@ _SHORT_BYTES_MAX: Final = 256 * KIB
 #: And the one before took less time, and ended not longer ago: others may have made many commits since.
 _SHORT_MAX_MS: Final = 5
 _RECENT_MS: Final = 1000
+#: How long a short commit waits for as many units as the commits before it had.
+_OTHERS_S: Final = 0.001
 
 T = TypeVar("T")
 Appended: TypeAlias = "asyncio.Future[tuple[AppendedRange, ...]]"
@@ -149,6 +156,9 @@ class GroupCommitter(Committer):
         self._interval_ms = interval_ms
         self._next_ms = 0  # no commit begins before, if there is an interval
         self._short_until_ms: int | None = None  # until then a commit is expected to be short
+        self._expected = 1  # units of the next short commit
+        self._waiting: asyncio.TimerHandle | None = None  # ends the wait for them
+        self._is_next = False  # the units are handed over at the end of this turn of the loop
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="kafkalog-committer", daemon=True)
 
@@ -166,22 +176,36 @@ class GroupCommitter(Committer):
             error = ReadOnlyLogDirError("this server does not write to the log directory any more")
             delivered([error] * len(units))
             return
-        if not self._submitted:
+        if not self._is_next:
+            self._is_next = True
             self._loop.call_soon(self._hand_over)
         self._submitted.append((units, delivered))
 
-    def _hand_over(self) -> None:
-        """Commit the units of this turn of the loop at once, or give them to the thread."""
+    def _hand_over(self, *, is_late: bool = False) -> None:
+        """Commit the units that wait at once, or give them to the thread.
+
+        Unless it `is_late`, units are left to wait if more of them are expected.
+        """
+        self._is_next = False
         if not self._submitted or self._postpones():
             return
+        units = _units_of(self._submitted)
+        is_short = not self._under_way and self._is_short(units)
+        if is_short and len(units) < self._expected and not is_late and not self._is_stopped:
+            self._waiting = self._waiting or self._loop.call_later(_OTHERS_S, partial(self._hand_over, is_late=True))
+            return
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        if is_short:
+            came = len(units)
+            self._expected = came + (self._expected - came) // 2 if is_late else max(came, self._expected)
         submitted, self._submitted = self._submitted, []
         self._under_way += len(submitted)
-        if self._under_way == len(submitted):
-            units = _units_of(submitted)
-            if self._is_short(units) and (ended := self._committed_units(units, self._writer.commit_at_once)):
-                self._deliver(submitted, ended)
-                return
-        self._queue.put(submitted)
+        if is_short and (ended := self._committed_units(units, self._writer.commit_at_once)):
+            self._deliver(submitted, ended)
+        else:
+            self._queue.put(submitted)
 
     def _postpones(self) -> bool:
         """Whether the units have to wait for the interval; then this arranges for the next look at them."""

@@ -218,6 +218,27 @@ def test_large_commit_is_made_by_the_thread() -> None:
     assert made_at_once((0, 1, 10), (0, 1, 300_000), (0, 1, 200_000)) == [3]
 
 
+async def test_short_commit_waits_a_moment_for_as_many_units_as_the_one_before_had() -> None:
+    clock = LoopClock()
+    async with committing() as (committer, writer, _):
+        writer.gate.set()
+        writer.may_commit_at_once = True
+        await committer.commit(unit())
+        submitted = [committer.submit(unit()) for _ in range(5)]
+        await clock.advance(0)
+        for _ in range(5):  # each alone, as a client sends them
+            submitted.append(committer.submit(unit()))
+            await clock.advance(0)
+        assert writer.commits == [1, 5, 5]
+        for _ in range(4):  # less and less is waited for, and for one unit nothing
+            submitted.append(committer.submit(unit()))
+            await clock.advance(0.001)
+        assert writer.commits == [1, 5, 5, 1, 1, 1, 1]
+        submitted.append(committer.submit(unit()))
+        await clock.advance(0)
+        assert all(each.done() for each in submitted)
+
+
 async def test_commit_that_the_writer_does_not_make_at_once_is_made_by_the_thread() -> None:
     async with committing() as (committer, writer, _):
         writer.gate.set()
