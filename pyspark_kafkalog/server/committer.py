@@ -13,8 +13,8 @@ than expected, as on a busy disk, sends the next one to the thread again.
 
 A client with five requests in flight sends the next ones as the first answers come, one after the other: the first of
 them would be committed alone while the others arrive. So a short commit waits, for a millisecond at most, until as many
-units are there as the commits before it had. If they do not come, half of those that are missing are waited for the next
-time: a client that sends one request at a time waits for nothing.
+units are there as the commits before it had. If they do not come, the next one waits for half of those that were
+missing: a client that sends one request at a time waits for nothing.
 
     event loop                                  the committer's thread
       submit(unit) -> future, submit_together(units, delivered)
