@@ -58,6 +58,7 @@ from pyspark_kafkalog.record.header import NO_PRODUCER_ID, RECORD_BATCH_OVERHEAD
 from pyspark_kafkalog.record.reference import decode_batch, encode_pairs
 from pyspark_kafkalog.root.internal_topic import FollowedLog, LogTail, ReplayStep, ensure_internal_topic
 from pyspark_kafkalog.storage.filesystem import FlushMode
+from pyspark_kafkalog.storage.log.reader import LogReader
 from pyspark_kafkalog.storage.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -258,8 +259,6 @@ def groups_changed(snapshot: PartitionSnapshot, start_offset: int, end_offset: i
 
     Raises CorruptRecordError, OffsetOutOfRangeError.
     """
-    from pyspark_kafkalog.storage.log.reader import LogReader  # imports compiled code
-
     changed: set[str] = set()
     reader = LogReader(snapshot.extents(), TopicPartition(OFFSETS_TOPIC, snapshot.partition))
     for run in reader.runs(start_offset, end_offset):

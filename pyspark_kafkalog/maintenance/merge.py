@@ -43,7 +43,7 @@ from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.kinds import for_kind
 from pyspark_kafkalog.root.protocol import Root
 from pyspark_kafkalog.storage.artefacts.checkpoint_file import cleaned_offsets
-from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET, OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+from pyspark_kafkalog.storage.artefacts.index_file import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from pyspark_kafkalog.storage.artefacts.partition_listing import PartitionListing
 from pyspark_kafkalog.storage.artefacts.transaction_index import read_aborted
 from pyspark_kafkalog.storage.below_root import open_file
@@ -265,8 +265,8 @@ def _may_join(
     first, last = group[0], group[-1]
     joined = [*group, segment]
     # A rebuilt index may have one entry more for each segment than the indexes of the parts.
-    offset_index_bytes = sum(each.offset_index_bytes + OFFSET_INDEX_ENTRY.itemsize for each in joined)
-    time_index_bytes = sum(each.time_index_bytes + TIME_INDEX_ENTRY.itemsize for each in joined)
+    offset_index_bytes = sum(each.offset_index_bytes + OffsetIndex.entry_struct.size for each in joined)
+    time_index_bytes = sum(each.time_index_bytes + TimeIndex.entry_struct.size for each in joined)
     return (
         last.end_offset == segment.base_offset
         and sum(each.size_bytes for each in joined) <= config.segment_bytes

@@ -119,9 +119,9 @@ _MANIFEST: Final = "manifest"
 _T = TypeVar("_T")
 #: Entry dtypes of index files, and the field with the offset.
 _ENTRIES: Final = {
-    INDEX_SUFFIX: (OFFSET_INDEX_ENTRY, "relative_offset"),
-    TIME_INDEX_SUFFIX: (TIME_INDEX_ENTRY, "relative_offset"),
-    TXN_INDEX_SUFFIX: (TXN_INDEX_ENTRY, "last_offset"),
+    INDEX_SUFFIX: (np.dtype(OFFSET_INDEX_ENTRY), "relative_offset"),
+    TIME_INDEX_SUFFIX: (np.dtype(TIME_INDEX_ENTRY), "relative_offset"),
+    TXN_INDEX_SUFFIX: (np.dtype(TXN_INDEX_ENTRY), "last_offset"),
 }
 
 

@@ -68,6 +68,7 @@ _UNFINISHED_COPY: Final = b"unfinished copy\n"
 _MARKER: Final = re.compile(rb"version=([1-9][0-9]{0,8})\n")
 _OBJECT_MARKER: Final = re.compile(rb"version=([1-9][0-9]{0,8})\nstore=object\n")
 _MARKER_BYTES_MAX: Final = 64
+_PLACES: Final = ("on a file system", "in an object store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +103,22 @@ class RootFormat:
         is_upgrade = self.version is not None and self.version < (other.version or 0) <= NEWEST_FORMAT_VERSION
         return other.version == self.version or (is_upgrade and not self.in_object_store and not other.in_object_store)
 
-    def check_on_file_system(self, file: str) -> None:
-        """Raise an error with the name of `file` unless a root on a file system may have this format.
+    def check(self, file: str, *, in_object_store: bool) -> None:
+        """Raise an error with the name of `file` unless a root there, or on a file system, may have this format.
 
-        Raises UnsupportedFormatError, CorruptRecordError for a root in an object store.
+        Raises UnsupportedFormatError, CorruptRecordError for a root of the other kind.
         """
-        if self.version is not None:
-            check_format_version(self.version, file)
-            if self.in_object_store:
-                raise _other_kind(file, expected="a root on a file system", found="one in an object store")
-
-    def check_in_object_store(self, file: str) -> None:
-        """As `check_on_file_system`, for a root in an object store."""
-        if self.version is not None:
-            check_object_format_version(self.version, file)
-            if not self.in_object_store:
-                raise _other_kind(file, expected="a root in an object store", found="one on a file system")
+        if self.version is None:
+            return
+        check_version(self.version, file, in_object_store=in_object_store)
+        if self.in_object_store != in_object_store:
+            raise CorruptRecordError(
+                file=file,
+                position=0,
+                expected=f"the commit log of a root {_PLACES[in_object_store]}",
+                found=f"that of one {_PLACES[self.in_object_store]}",
+                advice="it belongs to another root: restore the commit log of this one",
+            )
 
 
 def metadata_dir(root: Path) -> Path:
@@ -185,7 +186,7 @@ def check_marker(directory: Path) -> None:
     match = _MARKER.fullmatch(data)
     if match is None:
         raise _damaged_marker(path, content_text(data))
-    check_format_version(int(match[1]), str(path))
+    check_version(int(match[1]), str(path))
 
 
 def check_object_marker(data: bytes, file: str) -> None:
@@ -202,15 +203,7 @@ def check_object_marker(data: bytes, file: str) -> None:
             found=content_text(data[:_MARKER_BYTES_MAX]),
             advice="restore the object, from an earlier version of it if the bucket keeps versions",
         )
-    check_object_format_version(int(match[1]), file)
-
-
-def check_object_format_version(version: int, file: str) -> None:
-    """As `check_format_version`, for a root in an object store."""
-    if version != OBJECT_FORMAT_VERSION:
-        raise _unsupported(
-            version, file, newest=OBJECT_FORMAT_VERSION, expected=f"format version {OBJECT_FORMAT_VERSION}"
-        )
+    check_version(int(match[1]), file, in_object_store=True)
 
 
 def read_marker(directory: Path) -> bytes | None:
@@ -225,35 +218,18 @@ def read_marker(directory: Path) -> bytes | None:
         os.close(fd)
 
 
-def check_format_version(version: int, file: str) -> None:
-    """Raise UnsupportedFormatError, with the name of `file`, unless this package reads `version`."""
-    if not OLDEST_FORMAT_VERSION <= version <= NEWEST_FORMAT_VERSION:
-        raise _unsupported(version, file, newest=NEWEST_FORMAT_VERSION, expected=_supported())
-
-
-def _other_kind(file: str, *, expected: str, found: str) -> CorruptRecordError:
-    """The error for a commit log whose root is of the other kind."""
-    return CorruptRecordError(
-        file=file,
-        position=0,
-        expected=f"the commit log of {expected}",
-        found=f"that of {found}",
-        advice="it belongs to another root: restore the commit log of this one",
-    )
-
-
-def _unsupported(version: int, file: str, *, newest: int, expected: str) -> UnsupportedFormatError:
+def check_version(version: int, file: str, *, in_object_store: bool = False) -> None:
+    """Raise UnsupportedFormatError, with the name of `file`, unless this package reads `version` of such roots."""
+    oldest, newest = RootFormat(in_object_store=in_object_store).supported
+    if oldest <= version <= newest:
+        return
+    advice = "upgrade the log directory first, with an earlier version of pyspark_kafkalog that still reads it"
     if version > newest:
         advice = "upgrade pyspark_kafkalog, on the driver and all executors, to the version that wrote it or later"
-    else:
-        advice = "upgrade the log directory first, with an earlier version of pyspark_kafkalog that still reads it"
-    return UnsupportedFormatError(
+    expected = f"format version {newest}" if in_object_store else f"a format version from {oldest} to {newest}"
+    raise UnsupportedFormatError(
         file=file, position=0, expected=expected, found=f"format version {version}", advice=advice
     )
-
-
-def _supported() -> str:
-    return f"a format version from {OLDEST_FORMAT_VERSION} to {NEWEST_FORMAT_VERSION}"
 
 
 def _damaged_marker(path: Path, found: str) -> DiskFormatError:

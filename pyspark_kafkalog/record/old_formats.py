@@ -26,14 +26,10 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError, InvalidRecordError
 from pyspark_kafkalog.record.codecs.codec import CompressionType, stored_codec
-from pyspark_kafkalog.record.columns import BATCH_DTYPE
 from pyspark_kafkalog.record.header import (
     COMPRESSION_MASK,
     LENGTH_AT,
@@ -48,6 +44,10 @@ from pyspark_kafkalog.record.header import (
 from pyspark_kafkalog.record.reference import MAX_DECODED, Record, encode_batch
 from pyspark_kafkalog.units import INT64_MAX
 from pyspark_kafkalog.values import dataclass
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 #: The smallest length of a message of format 0, and of format 1, after the length field.
 _SMALLEST_LENGTHS: Final = (14, 22)
@@ -254,7 +254,6 @@ def convert_run(view: NDArray[np.uint8], *, file: str, file_position: int) -> Ol
     In `batches` positions count from `file_position`, as if the converted bytes were there.
     """
     data = view.tobytes()
-    parts: list[bytes] = []
     rows: list[tuple[int, int, bytes]] = []
     at = converted = 0
     fault: DiskFormatError | None = None
@@ -273,17 +272,19 @@ def convert_run(view: NDArray[np.uint8], *, file: str, file_position: int) -> Ol
             fault = error
             break
         previous = max(message.offset, first)
-        parts.append(batch)
         rows.append((file_position + at, message.size_bytes, batch))
         converted += len(batch)
         at += message.size_bytes
-    joined = np.frombuffer(b"".join(parts), dtype=np.uint8)
-    return OldRun(joined, *_tables(rows, file, file_position), at, fault, magic > 0)
+    return OldRun(*_tables(rows, file, file_position), at, fault, magic > 0)
 
 
 def _tables(
     rows: list[tuple[int, int, bytes]], file: str, file_position: int
-) -> tuple[NDArray[np.void], NDArray[np.void]]:
+) -> tuple[NDArray[np.uint8], NDArray[np.void], NDArray[np.void]]:
+    import numpy as np
+
+    from pyspark_kafkalog.record.columns import BATCH_DTYPE  # as numpy, few logs have such messages
+
     batches = np.zeros(len(rows), dtype=BATCH_DTYPE)
     stored = np.zeros(len(rows), dtype=BATCH_DTYPE)
     at = file_position
@@ -296,7 +297,7 @@ def _tables(
         batches["position"][row] = at
         stored["position"][row], stored["size_bytes"][row] = position, size_bytes
         at += len(batch)
-    return batches, stored
+    return np.frombuffer(b"".join(batch for *_, batch in rows), np.uint8), batches, stored
 
 
 def _field(data: bytes, at: int, end: int, what: str, file: str, file_position: int) -> tuple[bytes | None, int]:

@@ -274,10 +274,7 @@ class FileRoot(NativeRoot):
             ensure_partition_directories(self.path, topic, self._fs, numbers)
 
     def commit(self, build: Build, *, operation: str, frees_space: bool = False) -> None:
-        """As in NativeRoot, under the root's lock. The marker follows a commit that raises the format version.
-
-        If an earlier process was killed between the two, it follows now.
-        """
+        """As in NativeRoot, under the root's lock; then the marker follows a commit that has raised the version."""
         with self._locked():
             version = self._commit_locked(build, operation=operation, frees_space=frees_space).format_version
             assert version is not None, "the image has the first commit"

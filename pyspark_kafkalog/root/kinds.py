@@ -10,11 +10,13 @@ Work on a root is written once, over a protocol. The protocol has an implementat
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar, cast, overload
 
-from pyspark_kafkalog.root.file_root import FileRoot, on_file_system
-from pyspark_kafkalog.root.object_root import ObjectRoot
+from pyspark_kafkalog.root.file_root import FileRoot
 from pyspark_kafkalog.root.protocol import Root
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.root.object_root import ObjectRoot
 
 Files = TypeVar("Files")
 Objects = TypeVar("Objects")
@@ -49,4 +51,4 @@ def for_kind(
     if brokers is not None and root.is_broker_directory:
         return brokers(root)
     native = root.native()
-    return objects(native) if isinstance(native, ObjectRoot) else files(on_file_system(native))
+    return files(native) if isinstance(native, FileRoot) else objects(cast("ObjectRoot", native))

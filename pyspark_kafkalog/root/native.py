@@ -171,7 +171,7 @@ class NativeRoot(Unguarded, ABC):
     def _snapshot(self, topic: TopicImage, partition: PartitionImage) -> PartitionSnapshot: ...
 
     def reader(self, topic: str, partition: int) -> LogReader:
-        from pyspark_kafkalog.storage.log.reader import LogReader  # loads numpy, which no description needs
+        from pyspark_kafkalog.storage.log.reader import LogReader  # no description needs it
 
         return LogReader(self.partition(topic, partition).extents(), TopicPartition(topic, partition))
 

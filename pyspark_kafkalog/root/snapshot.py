@@ -132,7 +132,7 @@ class PartitionSnapshot:
 
     def extents(self) -> PartitionExtents:
         """What a LogReader of the partition reads. Raises LogDirError if the directory is a symbolic link."""
-        from pyspark_kafkalog.storage.log.reader import LocalExtents  # loads numpy, which no description needs
+        from pyspark_kafkalog.storage.log.reader import LocalExtents  # no description needs it
 
         if self.remote is None:
             return LocalExtents(self.directory)

@@ -19,8 +19,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-import numpy as np
-
 from pyspark_kafkalog.errors import CorruptRecordError, KafkalogError
 from pyspark_kafkalog.metadata.messages.schema import MessageReader
 from pyspark_kafkalog.object_store.store import ByteRange, ObjectMetadata, ObjectNotFoundError, check_key
@@ -300,6 +298,8 @@ class ChunkedLog:
         return data
 
     def _decompressed(self, data: bytes, position: int, size_bytes: int) -> bytes:
+        import numpy as np
+
         from pyspark_kafkalog.record.codecs.zstd import decompress  # loads zstandard
 
         try:

@@ -32,10 +32,7 @@ import json
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NoReturn
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyspark_kafkalog.errors import (
     CorruptRecordError,
@@ -51,6 +48,10 @@ from pyspark_kafkalog.tiered.objects import IndexKind, wrong_bytes
 from pyspark_kafkalog.tiered.segments import RemoteSegment, TopicIdPartition, check_leader_epochs, is_uuid
 from pyspark_kafkalog.units import INT32_MAX, INT64_MAX
 from pyspark_kafkalog.values import dataclass
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 #: Larger manifests are taken for damage: one of a segment of 2 GiB in chunks of 4 KiB has 2 MiB.
 MANIFEST_BYTES_MAX: Final = 16 << 20
@@ -160,6 +161,8 @@ class _Parser:
         return Manifest(chunks, indexes, is_compressed, encryption, partition, segment)
 
     def _chunks(self, tree: Mapping[str, Any]) -> ChunkIndex:
+        import numpy as np  # a key needs no arrays
+
         chunk_bytes = self._int(tree, "originalChunkSize", 1, INT32_MAX)
         size_bytes = self._int(tree, "originalFileSize", 0, INT32_MAX)
         count = -(-size_bytes // chunk_bytes)
@@ -182,6 +185,8 @@ class _Parser:
         return ChunkIndex(chunk_bytes, size_bytes, positions)
 
     def _variable_sizes(self, text: Any, count: int) -> NDArray[np.int64]:
+        import numpy as np
+
         from pyspark_kafkalog.record.codecs.zstd import decompress  # loads zstandard
 
         try:
@@ -203,7 +208,7 @@ class _Parser:
         count = len(chunks.positions) - 1
         expected = chunks.size_bytes + count * added_bytes
         if chunks.positions[-1] != expected or (
-            count > 1 and (np.diff(chunks.positions)[:-1] != chunks.chunk_bytes + added_bytes).any()
+            count > 1 and (chunks.positions[1:-1] - chunks.positions[:-2] != chunks.chunk_bytes + added_bytes).any()
         ):
             self._wrong("chunkIndex", f"chunks of {expected} bytes in all", int(chunks.positions[-1]))
 
@@ -311,6 +316,8 @@ class _Parser:
 
 def _decode_sizes(data: bytes) -> NDArray[np.int64]:
     """The sizes that ChunkSizesBinaryCodec has encoded. Raises ValueError for other bytes."""
+    import numpy as np
+
     if len(data) < 4:
         raise ValueError(f"expected a count, found {len(data)} bytes")
     count = int.from_bytes(data[:4], "big", signed=True)

@@ -30,7 +30,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_kafkalog.errors import LogDirError
 from pyspark_kafkalog.log_dir import LogDir
@@ -41,7 +41,6 @@ from pyspark_kafkalog.metadata.objects.log import commit_key
 from pyspark_kafkalog.metadata.root_format import is_native_root
 from pyspark_kafkalog.root.brokers.quorum import node_id_in, node_id_of
 from pyspark_kafkalog.root.kinds import for_kind
-from pyspark_kafkalog.root.object_root import ObjectRoot
 from pyspark_kafkalog.root.snapshot import PartitionSnapshot
 from pyspark_kafkalog.storage.below_root import absolute_paths, scan, split_paths
 from pyspark_kafkalog.storage.names import (
@@ -68,6 +67,9 @@ from pyspark_kafkalog.tools.running import describe_topic
 from pyspark_kafkalog.tools.terminal import NO_VALUE, Grid, Heading, number_text
 from pyspark_kafkalog.units import size_text
 from pyspark_kafkalog.values import dataclass
+
+if TYPE_CHECKING:
+    from pyspark_kafkalog.root.object_root import ObjectRoot
 
 _DU_HELP: Final = """\
 `kafkalog du`: disk usage of a log directory, by topic, partition, segment or kind of file, largest first.

@@ -54,10 +54,8 @@ _FEATURES_HELP: Final = """\
 `kafkalog features`: show the format version of a log directory, or raise it, as kafka-features does with features.
 
 New log directories have the newest version; existing ones keep theirs until `upgrade` raises it. From version 3 on a
-file of the commit log takes several commits, which makes commits cheaper and needs less disk. The upgrade is one commit
-and is final: earlier versions of the package that do not know the new version refuse the log directory from then on, so
-install the new package everywhere first. Processes with the new package continue. If `upgrade` is killed, run it again.
-A log directory in an object store has one version, which never changes.
+file of the commit log takes several commits, which are cheaper then. The upgrade is final: earlier packages refuse the
+log directory from then on. If `upgrade` is killed, run it again. In an object store the version never changes.
 
 examples:
   kafkalog features --path /data/log describe

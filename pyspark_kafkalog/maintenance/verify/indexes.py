@@ -346,10 +346,10 @@ class IndexChecks:
         self.offsets: OffsetIndexCheck | None = None
         self._times: TimeIndexCheck | None = None
         if offset_index is not None:
-            entries = CheckedEntries(offset_index, OFFSET_INDEX_ENTRY, base_offset, sink, expected)
+            entries = CheckedEntries(offset_index, np.dtype(OFFSET_INDEX_ENTRY), base_offset, sink, expected)
             self.offsets = OffsetIndexCheck(entries, base_offset)
         if time_index is not None:
-            entries = CheckedEntries(time_index, TIME_INDEX_ENTRY, base_offset, sink, expected)
+            entries = CheckedEntries(time_index, np.dtype(TIME_INDEX_ENTRY), base_offset, sink, expected)
             self._times = TimeIndexCheck(entries, time_index.file, base_offset, sink)
 
     def add(self, batches: NDArray[np.void], *, is_damaged: bool = False) -> None:

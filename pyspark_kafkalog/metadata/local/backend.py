@@ -399,7 +399,7 @@ class LocalBackend(MetadataBackend):
         return marker == known
 
     def check_image(self, image: MetadataImage, file: str) -> None:
-        image.format.check_on_file_system(file)
+        image.format.check(file, in_object_store=False)
 
     def state_of(self, loaded: LoadedImage) -> object:
         return self.log.state_of(loaded.tail.last_file)

@@ -239,7 +239,7 @@ class ObjectBackend(MetadataBackend):
         return True
 
     def check_image(self, image: MetadataImage, file: str) -> None:
-        image.format.check_in_object_store(file)
+        image.format.check(file, in_object_store=True)
 
     def state_of(self, loaded: LoadedImage) -> object:
         return self.identity  # reading the log reports what was removed

@@ -39,10 +39,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Final, NamedTuple, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar
 
 from pyspark_kafkalog.errors import CorruptIndexError, InvalidConfigError, checked_count
 from pyspark_kafkalog.record.header import NO_TIMESTAMP, Buffer
@@ -50,6 +47,10 @@ from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem, open_to_read, pread
 from pyspark_kafkalog.storage.names import LOG_SUFFIX
 from pyspark_kafkalog.units import INT32_MAX
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MAX_RELATIVE_OFFSET: Final = INT32_MAX
 MAX_INDEX_BYTES: Final = INT32_MAX
@@ -60,16 +61,16 @@ _WARM_BYTES: Final = 8192  # Most lookups are near the end; searching there firs
 _NOT_OPEN: Final = -1
 
 _Index = TypeVar("_Index", bound="MappedIndex")
-#: One row per entry: absolute offset and position in the .log file, native byte order.
-OFFSET_INDEX_DTYPE: Final = np.dtype([("offset", np.int64), ("position", np.int64)])
+#: Fields of a row per entry: absolute offset and position in the .log file, native byte order.
+OFFSET_INDEX_DTYPE: Final = [("offset", "i8"), ("position", "i8")]
 
 #: An entry as stored in the file.
-OFFSET_INDEX_ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
-#: One row per entry: timestamp in ms and absolute offset, native byte order.
-TIME_INDEX_DTYPE: Final = np.dtype([("timestamp_ms", np.int64), ("offset", np.int64)])
+OFFSET_INDEX_ENTRY: Final = [("relative_offset", ">i4"), ("position", ">i4")]
+#: Fields of a row per entry: timestamp in ms and absolute offset, native byte order.
+TIME_INDEX_DTYPE: Final = [("timestamp_ms", "i8"), ("offset", "i8")]
 
 #: An entry as stored in the file.
-TIME_INDEX_ENTRY: Final = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
+TIME_INDEX_ENTRY: Final = [("timestamp_ms", ">i8"), ("relative_offset", ">i4")]
 
 
 def check_entries(path: Path, entries: int, *, batch_bytes_min: int = _MIN_MESSAGE_BYTES) -> None:
@@ -103,11 +104,14 @@ def read_entries(path: Path, entry_bytes: int, *, batch_bytes_min: int = _MIN_ME
 class MappedIndex:
     """Base of OffsetIndex and TimeIndex; instances are created with `open`, which subclasses inherit.
 
-    `entry_struct` is the layout of one entry, `key_struct` that of its leading, increasing key.
+    `entry_struct` is the layout of one entry, `key_struct` that of its leading, increasing key. `stored_fields` are
+    those of an entry, `array_fields` those of a row of `entries_array`.
     """
 
     entry_struct: ClassVar[struct.Struct]
     key_struct: ClassVar[struct.Struct]
+    stored_fields: ClassVar[list[tuple[str, str]]]
+    array_fields: ClassVar[list[tuple[str, str]]]
 
     def __init__(self, path: Path, base_offset: int, *, max_index_bytes: int, writable: bool, fs: FileSystem) -> None:
         self._path = path
@@ -303,6 +307,15 @@ class MappedIndex:
             self._inode = os.fstat(self._fd).st_ino
         return found.st_ino == self._inode and found.st_size == self._length_bytes
 
+    def entries_array(self) -> NDArray[np.void]:
+        """All entries, with `array_fields`: a copy."""
+        import numpy as np  # lookups need no arrays
+
+        stored = np.frombuffer(bytes(self._mapped()[: self.size_bytes]), dtype=self.stored_fields)
+        rows = stored.astype(self.array_fields)  # by position, whatever the fields are called
+        rows["offset"] += self._base_offset
+        return rows
+
     def can_append_offset(self, offset: int) -> bool:
         """Whether `offset` relative to the base offset fits into an int32; if not, the segment rolls."""
         return 0 <= offset - self._base_offset <= MAX_RELATIVE_OFFSET
@@ -449,6 +462,8 @@ class OffsetIndex(MappedIndex):
 
     entry_struct: ClassVar[struct.Struct] = struct.Struct(">ii")
     key_struct: ClassVar[struct.Struct] = struct.Struct(">i")
+    stored_fields: ClassVar[list[tuple[str, str]]] = OFFSET_INDEX_ENTRY
+    array_fields: ClassVar[list[tuple[str, str]]] = OFFSET_INDEX_DTYPE
 
     def lookup(self, target_offset: int) -> OffsetPosition:
         """The last entry at or below `target_offset`; (base offset, 0) if there is no such entry, or it is invalid."""
@@ -502,7 +517,9 @@ class OffsetIndex(MappedIndex):
         return b"".join(rows)
 
     def _many_rows(self, offsets: NDArray[np.int64], positions: NDArray[np.int64]) -> bytes:
-        if (np.diff(offsets) <= 0).any():
+        import numpy as np
+
+        if (offsets[1:] <= offsets[:-1]).any():
             raise _order_error()
         self._relative(int(offsets[-1]))
         if int(positions.min()) < 0 or int(positions.max()) > MAX_RELATIVE_OFFSET:
@@ -516,23 +533,11 @@ class OffsetIndex(MappedIndex):
         """Drop all entries at or above `offset`."""
         self._keep_entries(self._floor_slot(offset - self._base_offset - 1) + 1)
 
-    def entries_array(self) -> NDArray[np.void]:
-        """All entries with OFFSET_INDEX_DTYPE: a copy."""
-        rows = self._disk_rows()
-        result = np.empty(len(rows), dtype=OFFSET_INDEX_DTYPE)
-        result["offset"] = rows["relative_offset"]
-        result["offset"] += self._base_offset
-        result["position"] = rows["position"]
-        return result
-
-    def _disk_rows(self) -> NDArray[np.void]:
-        return np.frombuffer(bytes(self._mapped()[: self.size_bytes]), dtype=OFFSET_INDEX_ENTRY)
-
     def _check_rises(self, offset: int) -> None:
         if self._entries and offset <= self.last_offset:
             raise CorruptIndexError(
                 file=str(self._path),
-                position=self.size_bytes - OFFSET_INDEX_ENTRY.itemsize,
+                position=self.size_bytes - self.entry_struct.size,
                 expected=f"a last entry below offset {offset}, the new entry",
                 found=str(self.last_offset),
             )
@@ -558,6 +563,8 @@ class TimeIndex(MappedIndex):
 
     entry_struct: ClassVar[struct.Struct] = struct.Struct(">qi")
     key_struct: ClassVar[struct.Struct] = struct.Struct(">q")
+    stored_fields: ClassVar[list[tuple[str, str]]] = TIME_INDEX_ENTRY
+    array_fields: ClassVar[list[tuple[str, str]]] = TIME_INDEX_DTYPE
 
     @property
     def is_full(self) -> bool:
@@ -599,13 +606,15 @@ class TimeIndex(MappedIndex):
 
     def maybe_append_many(self, timestamps_ms: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
         """`maybe_append` of each row in turn, with one write; rows that do not exceed the previous ones are skipped."""
+        import numpy as np
+
         if not len(offsets):
             return
         if len(offsets) == 1 and not self.is_full:
             self.maybe_append(int(timestamps_ms[0]), int(offsets[0]))
             return
         self._check_does_not_fall(int(timestamps_ms[0]), int(offsets[0]))
-        if (np.diff(offsets) < 0).any() or (np.diff(timestamps_ms) < 0).any():
+        if (offsets[1:] < offsets[:-1]).any() or (timestamps_ms[1:] < timestamps_ms[:-1]).any():
             raise ValueError("timestamps and offsets of time index entries must not fall")
         before = np.concatenate([[self.last_entry.timestamp_ms], timestamps_ms[:-1]])
         rises = timestamps_ms > before
@@ -625,28 +634,14 @@ class TimeIndex(MappedIndex):
         """Drop all entries with an offset at or above `offset`."""
         if self.last_entry.offset < offset:
             return
-        relative_offset = offset - self._base_offset
-        kept = np.searchsorted(self._disk_rows()["relative_offset"].astype(np.int64), relative_offset, side="left")
-        self._keep_entries(int(kept))
-
-    def entries_array(self) -> NDArray[np.void]:
-        """All entries with TIME_INDEX_DTYPE: a copy."""
-        rows = self._disk_rows()
-        result = np.empty(len(rows), dtype=TIME_INDEX_DTYPE)
-        result["timestamp_ms"] = rows["timestamp_ms"]
-        result["offset"] = rows["relative_offset"]
-        result["offset"] += self._base_offset
-        return result
-
-    def _disk_rows(self) -> NDArray[np.void]:
-        return np.frombuffer(bytes(self._mapped()[: self.size_bytes]), dtype=TIME_INDEX_ENTRY)
+        self._keep_entries(int(self.entries_array()["offset"].searchsorted(offset)))
 
     def _check_does_not_fall(self, timestamp_ms: int, offset: int) -> None:
         last = self.last_entry
         if self._entries and (offset < last.offset or timestamp_ms < last.timestamp_ms):
             raise CorruptIndexError(
                 file=str(self._path),
-                position=self.size_bytes - TIME_INDEX_ENTRY.itemsize,
+                position=self.size_bytes - self.entry_struct.size,
                 expected=f"a last entry not above timestamp {timestamp_ms}, offset {offset}, the new entry",
                 found=f"timestamp {last.timestamp_ms}, offset {last.offset}",
             )

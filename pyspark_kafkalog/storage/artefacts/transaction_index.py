@@ -20,8 +20,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from pyspark_kafkalog.errors import CorruptIndexError, checked_count
 from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES
 from pyspark_kafkalog.storage.artefacts.index_file import check_entries, read_entries
@@ -32,15 +30,13 @@ from pyspark_kafkalog.values import dataclass
 TXN_INDEX_ENTRY_BYTES: Final = 34
 
 #: An entry as stored in the file.
-TXN_INDEX_ENTRY: Final = np.dtype(
-    [
-        ("version", ">i2"),
-        ("producer_id", ">i8"),
-        ("first_offset", ">i8"),
-        ("last_offset", ">i8"),
-        ("last_stable_offset", ">i8"),
-    ]
-)
+TXN_INDEX_ENTRY: Final = [
+    ("version", ">i2"),
+    ("producer_id", ">i8"),
+    ("first_offset", ">i8"),
+    ("last_offset", ">i8"),
+    ("last_stable_offset", ">i8"),
+]
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION: Final = 0
@@ -48,7 +44,7 @@ _ENTRIES_A_READ: Final = 4096
 _ENTRIES_MAX: Final = INT32_MAX // RECORD_BATCH_OVERHEAD_BYTES
 _NOT_OPEN: Final = -1
 
-assert _ENTRY.size == TXN_INDEX_ENTRY.itemsize == TXN_INDEX_ENTRY_BYTES
+assert _ENTRY.size == TXN_INDEX_ENTRY_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +195,8 @@ class TransactionIndex:
 
         As `collect_aborted` of all entries, without making objects of those that lie outside of the range.
         """
+        import numpy as np  # few segments have such an index
+
         found: list[AbortedTxn] = []
         for position, chunk in self._chunks():
             entries = np.frombuffer(chunk, dtype=TXN_INDEX_ENTRY)
@@ -244,6 +242,8 @@ class TransactionIndex:
 
         Also for more entries than the largest log has room for.
         """
+        import numpy as np
+
         checked_count(
             self._entries,
             _ENTRIES_MAX,

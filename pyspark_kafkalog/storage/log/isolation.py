@@ -25,10 +25,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Final, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark_kafkalog.errors import CorruptIndexError
 from pyspark_kafkalog.record.control import ControlRecordType, parse_control_record
@@ -41,12 +38,16 @@ from pyspark_kafkalog.storage.segment.stored import listed_segments
 from pyspark_kafkalog.units import INT64_MAX
 from pyspark_kafkalog.values import dataclass
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 _logger = logging.getLogger(__name__)
 
 _KIND_MASK: Final = TRANSACTIONAL_MASK | CONTROL_MASK
 #: The bytes of a marker as Kafka writes it, from the record on: a length of one byte; no attributes, deltas of 0, a key
 #: of 4 bytes (zigzag), version 0; then the low byte of the type.
-_MARKER_HEAD: Final = np.array([0, 0, 0, 8, 0, 0, 0], dtype=np.uint8)
+_MARKER_HEAD: Final = bytes([0, 0, 0, 8, 0, 0, 0])
 _MARKER_HEAD_AT: Final = RECORD_BATCH_OVERHEAD_BYTES + 1
 _MARKER_TYPE_AT: Final = _MARKER_HEAD_AT + len(_MARKER_HEAD)
 _ENDS_MAX: Final = 4096
@@ -74,13 +75,7 @@ class AbortedTransactions:
         by_producer: dict[int, list[AbortedTxn]] = {}
         for each in self.transactions:
             by_producer.setdefault(each.producer_id, []).append(each)
-        self._ranges: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {
-            producer_id: (
-                np.array([each.first_offset for each in own], dtype=np.int64),
-                np.array([each.last_offset for each in own], dtype=np.int64),
-            )
-            for producer_id, own in by_producer.items()
-        }
+        self._ranges = {producer_id: _offsets(own).T.copy() for producer_id, own in by_producer.items()}
 
     def agree(self, ended: EndedTransaction) -> bool:
         """Whether they say the same of a transaction with data, of whose batches those from its first offset on count.
@@ -107,6 +102,8 @@ class AbortedTransactions:
 
     def is_aborted(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
         """For each batch, whether it holds data of an aborted transaction."""
+        import numpy as np
+
         result = np.zeros(len(batches), dtype=np.bool_)
         attributes = batches["attributes"]
         is_data = (attributes & (TRANSACTIONAL_MASK | CONTROL_MASK)) == TRANSACTIONAL_MASK
@@ -155,6 +152,8 @@ def marker_types(run: BatchRun, batches: NDArray[np.void]) -> NDArray[np.int64]:
 
     Raises CorruptRecordError for a damaged batch.
     """
+    import numpy as np
+
     from pyspark_kafkalog.record.scan import verify_crcs  # compiled, not needed for planning
 
     types = np.full(len(batches), _NO_MARKER, dtype=np.int64)
@@ -166,7 +165,7 @@ def marker_types(run: BatchRun, batches: NDArray[np.void]) -> NDArray[np.int64]:
     # A batch with a record is longer than this head, or its only record is not a marker.
     fits = batches["size_bytes"][rows] > _MARKER_TYPE_AT
     heads = run.data[np.where(fits, starts, 0)[:, None] + np.arange(_MARKER_HEAD_AT, _MARKER_TYPE_AT + 1)]
-    is_usual = fits & (heads[:, :-1] == _MARKER_HEAD).all(axis=1)
+    is_usual = fits & (heads[:, :-1] == np.frombuffer(_MARKER_HEAD, np.uint8)).all(axis=1)
     types[rows[is_usual]] = heads[is_usual, -1]
     for at in rows[~is_usual].tolist():
         types[at] = _parsed_type(run, int(batches["position"][at]))
@@ -236,9 +235,10 @@ class ScannedTransactions:
         if not is_wanted.any():
             return
         batches = batches[is_wanted]
-        batches = batches[np.argsort(batches["producer_id"], kind="stable")]
-        types = np.full(len(batches), _NO_MARKER, dtype=np.int64)
+        batches = batches[batches["producer_id"].argsort(kind="stable")]
         is_control = (batches["attributes"] & CONTROL_MASK) != 0
+        types = is_control.astype("i8")
+        types.fill(_NO_MARKER)
         types[is_control] = marker_types(run, batches[is_control])
         is_ending = (types == _ABORT) | (types == int(ControlRecordType.COMMIT))
         kept = is_ending | ~is_control
@@ -246,6 +246,8 @@ class ScannedTransactions:
 
     def _add_sorted(self, batches: NDArray[np.void], types: NDArray[np.int64], is_ending: NDArray[np.bool_]) -> None:
         """Add batches that are sorted by producer, then by offset."""
+        import numpy as np
+
         ids, offsets = batches["producer_id"], batches["base_offset"]
         is_first = np.ones(len(batches), dtype=np.bool_)
         is_first[1:] = ids[1:] != ids[:-1]
@@ -267,7 +269,7 @@ class ScannedTransactions:
         began_at: NDArray[np.int64],
     ) -> None:
         """Add the rows [first, last] of one producer. Only rows that end a transaction cost Python's time."""
-        for at in (np.flatnonzero(is_ending[first : last + 1]) + first).tolist():
+        for at in (is_ending[first : last + 1].nonzero()[0] + first).tolist():
             begin = int(began_at[at])
             is_known = begin > first or producer_id in self._known
             before = self.open.pop(producer_id, None)
@@ -356,7 +358,7 @@ class ScannedRanges:
             return None
         # Not by the last stable offsets of the entries, which nothing has confirmed.
         is_wanted = (offsets[:, 1] >= start_offset) & (offsets[:, 0] < end_offset)
-        return [aborted[at] for at in np.flatnonzero(is_wanted).tolist()]
+        return [aborted[at] for at in is_wanted.nonzero()[0].tolist()]
 
     @staticmethod
     def segment_at(directory: Path, bases: Sequence[int], offset: int) -> _ScannedSegment | None:
@@ -367,13 +369,15 @@ class ScannedRanges:
 
     def note(self, segment: _ScannedSegment, start_offset: int, end_offset: int, aborted: Iterable[AbortedTxn]) -> None:
         """Remember what a scan of a range of the segment has found."""
+        import numpy as np
+
         key = segment.directory, segment.base_offset
         found = list(aborted)
         with self._lock:
             known = self._ranges.get(key)
             is_same = known is not None and known.segment == segment
             if known is not None and is_same and known.start_offset <= start_offset <= known.end_offset:
-                again = np.flatnonzero(known.offsets[:, 1] >= start_offset).tolist()
+                again = (known.offsets[:, 1] >= start_offset).nonzero()[0].tolist()
                 markers = {(known.aborted[at].producer_id, known.aborted[at].last_offset) for at in again}
                 found = [each for each in found if (each.producer_id, each.last_offset) not in markers]
                 known = _ScannedRange(
@@ -398,6 +402,8 @@ class ScannedRanges:
 
 
 def _offsets(transactions: Sequence[AbortedTxn]) -> NDArray[np.int64]:
+    import numpy as np
+
     return np.array([(each.first_offset, each.last_offset) for each in transactions], np.int64).reshape(-1, 2)
 
 
@@ -608,5 +614,5 @@ def warn_once(directory: Path) -> None:
 
 
 def _position_of(run: BatchRun, offset: int) -> int:
-    at = int(np.searchsorted(run.batches["base_offset"], offset))
+    at = int(run.batches["base_offset"].searchsorted(offset))
     return int(run.batches["position"][min(at, len(run.batches) - 1)])

@@ -21,10 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final
 
 from pyspark_kafkalog.errors import CoordinatorFencedError, InvalidTransactionStateError, ProducerFencedError
 from pyspark_kafkalog.record.control import ControlRecordType, EndTransactionMarker, parse_control_record
@@ -40,6 +37,10 @@ from pyspark_kafkalog.record.reference import decode_batch
 from pyspark_kafkalog.storage.artefacts.producer_snapshot import NO_OFFSET, ProducerSnapshotFiles, ProducerStateEntry
 from pyspark_kafkalog.storage.filesystem import LOCAL, FileSystem
 from pyspark_kafkalog.values import dataclass, quick_dataclass
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 BATCHES_TO_RETAIN: Final = 5
 

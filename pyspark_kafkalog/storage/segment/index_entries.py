@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
-from pyspark_kafkalog.storage.artefacts.index_file import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+from pyspark_kafkalog.storage.artefacts.index_file import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, OffsetIndex, TimeIndex
 from pyspark_kafkalog.storage.segment.kernels_index import add_batches
 from pyspark_kafkalog.values import quick_dataclass
 
@@ -143,8 +143,8 @@ class IndexRows:
             segment_bytes=config.segment_bytes,
             roll_after_ms=config.max_segment_ms,
             index_interval_bytes=config.index_interval_bytes,
-            offset_entries_left=config.segment_index_bytes // OFFSET_INDEX_ENTRY.itemsize,
-            time_entries_left=config.segment_index_bytes // TIME_INDEX_ENTRY.itemsize,
+            offset_entries_left=config.segment_index_bytes // OffsetIndex.entry_struct.size,
+            time_entries_left=config.segment_index_bytes // TimeIndex.entry_struct.size,
             last_time_entry_ms=NO_TIMESTAMP,
             waited_without_timestamps_ms=0,
         )
@@ -169,7 +169,7 @@ class IndexRows:
     def fits(self) -> bool:
         """Whether both indexes stay within segment.index.bytes, including the closing entry."""
         offset_bytes = sum(rows.nbytes for rows in self._offset_rows)
-        time_bytes = sum(rows.nbytes for rows in self._time_rows) + TIME_INDEX_ENTRY.itemsize
+        time_bytes = sum(rows.nbytes for rows in self._time_rows) + TimeIndex.entry_struct.size
         return offset_bytes <= self._index_bytes and time_bytes <= self._index_bytes
 
     def offset_index(self) -> bytes:

@@ -22,13 +22,9 @@ from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from pyspark_kafkalog.errors import CorruptRecordError, DiskFormatError
-from pyspark_kafkalog.record.columns import BATCH_DTYPE
 from pyspark_kafkalog.record.header import (
     LOG_OVERHEAD_BYTES,
     MAGIC_AT,
@@ -53,6 +49,10 @@ from pyspark_kafkalog.storage.below_root import open_file
 from pyspark_kafkalog.storage.filesystem import pread, preadv
 from pyspark_kafkalog.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file
 from pyspark_kafkalog.values import dataclass
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 CHUNK_BYTES: Final = 4 << 20
 #: A longer batch is taken for damage, so that no length on disk can cause unbounded use of memory.
@@ -516,7 +516,7 @@ class SegmentReader:
         if first["base_offset"] < self.reached_offset:
             raise self._too_low(*_place(first))
         if last["last_offset"] >= limit_offset:
-            outside = batches[int(np.searchsorted(batches["last_offset"], limit_offset))]
+            outside = batches[int(batches["last_offset"].searchsorted(limit_offset))]
             raise self._too_high(*_place(outside), limit_offset)
 
     def _too_low(self, position: int, base_offset: int, last_offset: int) -> CorruptRecordError:
@@ -561,15 +561,17 @@ class SegmentReader:
         if end_position - position >= first_bytes:
             inside = (offsets >= start_offset) & (offsets < end_offset - 1)
             offsets, positions = offsets[inside], positions[inside]
-            at = int(np.searchsorted(positions, position + first_bytes))
+            at = int(positions.searchsorted(position + first_bytes))
             while at < len(positions):
                 yield int(offsets[at]) + 1, int(positions[at]) - position
                 position = int(positions[at])
-                at = max(at + 1, int(np.searchsorted(positions, position + each_bytes)))
+                at = max(at + 1, int(positions.searchsorted(position + each_bytes)))
         yield end_offset, max(end_position - position, 0)
 
     def _index_arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Offsets and positions of the offset index's entries; empty if the index is unusable."""
+        import numpy as np  # what reads a few batches needs no arrays
+
         if self._offset_index is None:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         entries = self._offset_index.entries_array()
@@ -612,6 +614,8 @@ def _place(batch: np.void) -> tuple[int, int, int]:
 
 def _reused_buffer() -> Callable[[int], NDArray[np.uint8]]:
     """Returns the same memory for each call, until a call needs more."""
+    import numpy as np
+
     held = np.empty(0, np.uint8)
 
     def take(size_bytes: int) -> NDArray[np.uint8]:
@@ -625,12 +629,11 @@ def _reused_buffer() -> Callable[[int], NDArray[np.uint8]]:
 
 def _overlapping(batches: NDArray[np.void], start_offset: int, end_offset: int) -> NDArray[np.void]:
     """The rows of a batch table (offsets increasing) that overlap [start_offset, end_offset)."""
-    first = int(np.searchsorted(batches["last_offset"], start_offset, side="left"))
-    last = int(np.searchsorted(batches["base_offset"], end_offset, side="left"))
-    return batches[first:last] if first < last else np.empty(0, dtype=BATCH_DTYPE)
+    first = int(batches["last_offset"].searchsorted(start_offset, side="left"))
+    return batches[first : max(first, int(batches["base_offset"].searchsorted(end_offset, side="left")))]
 
 
 def _position_before(offsets: NDArray[np.int64], positions: NDArray[np.int64], offset: int) -> int:
     """Position of the last index entry below `offset`, 0 without one."""
-    at = int(np.searchsorted(offsets, offset)) - 1
+    at = int(offsets.searchsorted(offset)) - 1
     return int(positions[at]) if at >= 0 else 0

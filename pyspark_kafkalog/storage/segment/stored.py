@@ -30,8 +30,6 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
-import numpy as np
-
 from pyspark_kafkalog.errors import DiskFormatError
 from pyspark_kafkalog.record.header import NO_TIMESTAMP
 from pyspark_kafkalog.storage.artefacts.index_file import TimeIndex
@@ -51,6 +49,9 @@ from pyspark_kafkalog.units import INT64_MAX, NS_PER_MS
 from pyspark_kafkalog.values import dataclass
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from pyspark_kafkalog.storage.log.log_state import LogState
 
 #: A shorter listing costs little.
@@ -63,7 +64,7 @@ _TICK_S: Final = 0.5
 _UNKNOWN_MS: Final = INT64_MAX
 #: Timestamps that are compared at once.
 _BLOCK: Final = 1024
-_FOUND: Final = np.dtype([(name, np.int64) for name in ("device", "inode", "size", "modified_ns", "latest_ms")])
+_FOUND: Final = [(name, "i8") for name in ("device", "inode", "size", "modified_ns", "latest_ms")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +218,15 @@ class LocalSegments(Sequence[LocalExtent]):
         self._directory = directory
         self._bases = array("q", sorted(files[LOG_SUFFIX]))
         self._indexed = sorted(files[TXN_INDEX_SUFFIX].items())
-        self._latest_ms = np.empty(0, np.int64)  # as long as no search by time was made
-        self._found = np.empty(0, _FOUND)
-        if before is not None and len(before._found):
-            self._prepare()
+        self._latest_ms: NDArray[np.int64] | None = None  # as long as no search by time was made
+        self._found: NDArray[np.void] | None = None
+        if before is not None and before._found is not None:
+            import numpy as np
+
+            _, found = self._prepare()
             own, others = np.array(self._bases), np.array(before._bases)
             _, here, there = np.intersect1d(own, others, assume_unique=True, return_indices=True)
-            self._found[here] = before._found[there]
+            found[here] = before._found[there]
 
     def __len__(self) -> int:
         return len(self._bases)
@@ -238,7 +241,7 @@ class LocalSegments(Sequence[LocalExtent]):
         at = range(len(self))[at]
         if at + 1 == len(self):
             return LocalExtent(self._directory, self._bases[at])
-        latest_ms = int(self._latest_ms[at]) if len(self._latest_ms) else _UNKNOWN_MS
+        latest_ms = _UNKNOWN_MS if self._latest_ms is None else int(self._latest_ms[at])
         known_ms = None if latest_ms == _UNKNOWN_MS else latest_ms
         return LocalExtent(self._directory, self._bases[at], self._bases[at + 1], known_ms)
 
@@ -253,34 +256,39 @@ class LocalSegments(Sequence[LocalExtent]):
 
     def first_since(self, at: int, timestamp_ms: int) -> int:
         """See the function of this name. Closed segments on the way whose largest timestamp is not known are read."""
-        self._prepare()
         last = len(self) - 1
+        if at >= last:
+            return last
+        known_ms, found = self._prepare()
         while at < last:
-            may_have = self._latest_ms[at : min(at + _BLOCK, last)] >= timestamp_ms
+            may_have = known_ms[at : min(at + _BLOCK, last)] >= timestamp_ms
             if not may_have.any():
                 at += len(may_have)
                 continue
             at += int(may_have.argmax())
-            if self._latest_ms[at] != _UNKNOWN_MS or not self._find_out(at):
+            if known_ms[at] != _UNKNOWN_MS or not self._find_out(at, known_ms, found):
                 return at
         return last
 
-    def _prepare(self) -> None:
-        if not len(self._found):
-            self._latest_ms = np.full(len(self), _UNKNOWN_MS, np.int64)
-            self._found = np.zeros(len(self), _FOUND)
+    def _prepare(self) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        """The largest timestamps, and of which files they were found (_FOUND)."""
+        if self._latest_ms is None or self._found is None:
+            import numpy as np  # only searches by time need arrays
 
-    def _find_out(self, at: int) -> bool:
+            self._latest_ms, self._found = np.full(len(self), _UNKNOWN_MS, np.int64), np.zeros(len(self), _FOUND)
+        return self._latest_ms, self._found
+
+    def _find_out(self, at: int, known_ms: NDArray[np.int64], found: NDArray[np.void]) -> bool:
         """Find the largest timestamp of a closed segment. False for one that is damaged, or gone."""
         with contextlib.suppress(FileNotFoundError, DiskFormatError):
             status = segment_file(self._directory, self._bases[at], LOG_SUFFIX).lstat()
             file = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-            *known_file, latest_ms = self._found[at].item()
+            *known_file, latest_ms = found[at].item()
             if tuple(known_file) != file:
                 with SegmentReader(self[at]) as segment:
                     latest_ms, _ = latest_in(segment, is_closed=False)
-                self._found[at] = (*file, latest_ms)
-            self._latest_ms[at] = latest_ms
+                found[at] = (*file, latest_ms)
+            known_ms[at] = latest_ms
             return bool(latest_ms != _UNKNOWN_MS)
         return False
 
