@@ -61,7 +61,6 @@ CALLS = [
     "pwrite <last commit>",
     "flock <last commit>",
     "close <last commit>",
-    "stat kafkalog-reserve-3",
     "fcntl .lock",
     "flock .lock",
 ]
