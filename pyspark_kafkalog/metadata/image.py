@@ -330,16 +330,7 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
         yield credential_record(user, mechanism, credential)
     yield from quota_records(image.client_quotas)
     for held in image.transactional_ids.values():
-        yield TransactionalIdRecord(
-            transactional_id=held.transactional_id,
-            version=held.version,
-            producer_id=held.producer_id,
-            producer_epoch=held.producer_epoch,
-            last_commit_offset=held.last_commit_offset,
-            last_timestamp_ms=held.last_timestamp_ms,
-            incarnation=held.incarnation,
-            fenced=held.fenced,
-        )
+        yield TransactionalIdRecord(**{name: getattr(held, name) for name in _TRANSACTIONAL_ID_FIELDS})
 
 
 def _object_records(image: MetadataImage) -> Iterator[MetadataRecord]:
@@ -453,6 +444,7 @@ _STATE_FIELDS: Final = (
     *("active_first_timestamp_ms", "active_max_timestamp_ms", "active_max_timestamp_offset"),
     *("bytes_since_last_index_entry", "first_unstable_offset", "local_log_start_offset"),
 )
+_TRANSACTIONAL_ID_FIELDS: Final = TransactionalIdRecord.FIELDS[: -len(TransactionalIdRecord.COMMON_FIELDS)]
 FOLLOWING_FIELDS: Final = FollowingRecord.FIELDS[: -len(FollowingRecord.COMMON_FIELDS)]
 _PRODUCER_FIELDS: Final = ProducerState.FIELDS[: -len(ProducerState.COMMON_FIELDS)]
 _state_values: Final = attrgetter(*_STATE_FIELDS)

@@ -20,6 +20,7 @@ import re
 import urllib.parse
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -72,16 +73,7 @@ def _of_maintenance(entries: Iterable[HistoryEntry]) -> Iterable[HistoryEntry]:
 
 
 def _commit(entry: HistoryEntry) -> CommitFacts:
-    return CommitFacts(
-        offset=entry.offset,
-        timestamp_ms=entry.timestamp_ms,
-        operation=entry.operation,
-        topics=entry.topics,
-        records=entry.records,
-        bytes=entry.bytes,
-        transactional_id=entry.transactional_id,
-        version=entry.version,
-    )
+    return CommitFacts(**{each.name: getattr(entry, each.name) for each in fields(CommitFacts)})
 
 
 def _series(entries: Sequence[HistoryEntry]) -> Series | None:

@@ -85,14 +85,8 @@ class ProducerState:
 
     def with_batches(self, batches: tuple[BatchMetadata, ...]) -> ProducerState:
         """This state with other remembered batches. Made for every batch, so not by `replace`, which takes longer."""
-        return ProducerState(
-            self.producer_id,
-            self.producer_epoch,
-            self.coordinator_epoch,
-            self.last_timestamp_ms,
-            self.current_txn_first_offset,
-            batches,
-        )
+        epochs = self.producer_epoch, self.coordinator_epoch
+        return ProducerState(self.producer_id, *epochs, self.last_timestamp_ms, self.current_txn_first_offset, batches)
 
     def entry(self) -> ProducerStateEntry:
         """The snapshot entry, which has only the last batch."""
