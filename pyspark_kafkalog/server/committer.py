@@ -255,7 +255,10 @@ class GroupCommitter(Committer):
         began_ms = self._monotonic_ms()
         self._next_ms = began_ms + self._interval_ms
         changed: set[TopicPartition] = set()
-        units = [_recording(each, changed) for each in submitted]
+        units = [each if isinstance(each.appends, tuple) else _recording(each, changed) for each in submitted]
+        changed.update(
+            [each.topic_partition for unit in units if isinstance(unit.appends, tuple) for each in unit.appends]
+        )
         results: Sequence[UnitResult | BaseException] | None
         try:
             results = commit(units)
@@ -342,10 +345,7 @@ def _size_bytes(submitted: _Submitted) -> int:
 
 
 def _recording(unit: CommitUnit, changed: set[TopicPartition]) -> CommitUnit:
-    """The unit; the partitions that it appends to are added to `changed`, at the latest when they are planned."""
-    if isinstance(unit.appends, tuple):
-        changed.update([each.topic_partition for each in unit.appends])
-        return unit
+    """The unit, which adds the partitions that it appends to to `changed` when they are planned."""
 
     def appends(image: MetadataImage) -> Sequence[LeaderAppend]:
         planned = unit.appends_on(image)
@@ -409,6 +409,8 @@ class PartitionWaiters:
         if partitions is None:
             for event in self._partitions:
                 event.set()
+            return
+        if not self._partitions:
             return
         for topic in {each.topic for each in partitions}:
             for event in self._by_topic.get(topic, ()):

@@ -157,7 +157,7 @@ class ServerMetrics(Collector):
         self._units += units
 
     def produced(self, topic: str, *, records: int, size_bytes: int) -> None:
-        of = self._topic(topic)
+        of = self._topics.get(topic) or self._topic(topic)
         of.records_in += records
         of.bytes_in += size_bytes
 

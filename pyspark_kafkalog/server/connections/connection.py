@@ -529,8 +529,10 @@ class _Input:
         return bytearray(self._take(size))
 
     def skip(self, size: int) -> None:
-        """Drop so many of the bytes that are kept."""
-        self._take(size)
+        """Drop so many of the bytes that are kept, and are there."""
+        self._start += size
+        if self._start == len(self._rest):
+            self._rest, self._start = b"", 0
 
     def whole_frame(self, apis: Container[bytes], size_max: int) -> bytearray | None:
         """A copy of the next frame, if it is of one of the APIs and at most so long, and all is kept; it stays here."""

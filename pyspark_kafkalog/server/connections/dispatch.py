@@ -114,9 +114,9 @@ class Dispatcher:
 
     def straight(self, frame: bytearray, session: Session) -> AnyExchange | None:
         """The exchange of a usual request of a client without quotas; None if the general way has to decide."""
-        role, sasl, quotas = self._roles.current, self._policy.sasl, self._policy.quotas
+        role, sasl, quotas = self._roles.current, self._policy.sasl, self._policy.quotas.names
         context = role.context
-        if context.native is None or quotas.has(REQUEST_PERCENTAGE):
+        if context.native is None or REQUEST_PERCENTAGE in quotas:
             return None
         api_key = _STRAIGHT_APIS.get(bytes(frame[:2]))
         if api_key is None or (sasl is not None and (sasl.expects_token(session) or not sasl.admits(session, api_key))):
@@ -130,21 +130,25 @@ class Dispatcher:
             handler = role.handlers[api_key]
             return Exchange(context, self._policy, parsed, handler, body, session, len(frame), self._handled)
 
-        def answer(handler: Handler) -> Awaitable[Sequence[Piece] | None]:
-            parsed = parse_request(frame)
-            body, size_bytes = parsed.body(), len(frame)
-            return Exchange(context, self._policy, parsed, handler, body, session, size_bytes, self._handled).handle()
-
+        answer = partial(self._answer, context, frame, session)
         if api_key == ApiKey.OFFSET_COMMIT:
             commit = parse_usual_commit(frame)
             if commit is None:
                 return None
             return straight_commit(context, role.groups, session, commit, self._handled, answer)
-        request = parse_usual(frame)
-        if request is None or quotas.has(PRODUCER_BYTE_RATE):
+        request = None if PRODUCER_BYTE_RATE in quotas else parse_usual(frame)
+        append = None if request is None else straight_append(context, session, frame, request)
+        if request is None or append is None:
             return None
-        append = straight_append(context, session, frame, request)
-        return None if append is None else StraightProduce(context, request, append, self._handled, answer)
+        return StraightProduce(context, request, append, self._handled, answer)
+
+    def _answer(
+        self, context: ServerContext, frame: bytearray, session: Session, handler: Handler
+    ) -> Awaitable[Sequence[Piece] | None]:
+        """The answer of `handler` to a usual request in the general way."""
+        parsed = parse_request(frame)
+        body, size_bytes = parsed.body(), len(frame)
+        return Exchange(context, self._policy, parsed, handler, body, session, size_bytes, self._handled).handle()
 
     def _body(self, parsed: ParsedRequest) -> Message | None:
         """The body of a request; None if it has too many elements to be read here."""
@@ -202,7 +206,7 @@ class Exchange:
 
     async def _timed_response(self, body: Message, spent: RequestTime) -> Message | None:
         """The response; the time that it took is added to `spent` if a quota for it exists."""
-        if not self.policy.quotas.has(REQUEST_PERCENTAGE):
+        if REQUEST_PERCENTAGE not in self.policy.quotas.names:
             return await self._response(body)
         return await Timed(self._response(body), spent)
 

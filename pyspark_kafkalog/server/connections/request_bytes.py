@@ -80,11 +80,6 @@ class _Account:
         # Requests that are handled give their bytes back without anybody's help. Those that arrive might not.
         return used_bytes == self.arriving_bytes and request is next(iter(self.arriving), None)
 
-    def charge(self, size_bytes: int, *, is_arriving: bool) -> None:
-        self.used_bytes += size_bytes
-        if is_arriving:
-            self.arriving_bytes += size_bytes
-
     def make_room(self, now_s: float) -> None:
         """End requests that would keep their bytes for long, as many as those that wait need."""
         missing_bytes = self.used_bytes - self.ending_bytes + sum(each.wanted_bytes for each in self.waiting)
@@ -176,8 +171,11 @@ class HeldRequest:
 
     def take_at_once(self, size_bytes: int) -> bool:
         """Take so many more bytes if they are free."""
-        if self._blocking(size_bytes) is not None:
-            return False
+        for account in self._accounts:
+            if account.waiting or account.used_bytes + size_bytes > account.limit_bytes:
+                if self._blocking(size_bytes) is not None:
+                    return False
+                break
         self._charge(size_bytes)
         return True
 
@@ -213,7 +211,9 @@ class HeldRequest:
     def _charge(self, size_bytes: int) -> None:
         self.held_bytes += size_bytes
         for account in self._accounts:
-            account.charge(size_bytes, is_arriving=self._is_arriving)
+            account.used_bytes += size_bytes
+            if self._is_arriving:
+                account.arriving_bytes += size_bytes
 
     def arrived(self, size_bytes: int) -> None:
         """So many bytes have arrived until now."""

@@ -180,10 +180,11 @@ class ClientQuotas:
         if bucket is not None:
             bucket.take(-amount, self._monotonic_ms())
 
-    def has(self, quota: str) -> bool:
-        """Whether a quota of that name exists."""
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the quotas that exist."""
         self._current()
-        return quota in self._names
+        return self._names
 
     def connection_creation_rate(self, host: str) -> float | None:
         """The new connections a second of the host's quota; None: it has none."""

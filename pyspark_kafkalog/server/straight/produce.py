@@ -27,7 +27,6 @@ from pyspark_kafkalog.record.header import (
     LOG_OVERHEAD_BYTES,
     MAGIC_V2,
     RECORD_BATCH_OVERHEAD_BYTES,
-    RECORDS_COUNT_AT,
     TRANSACTIONAL_MASK,
 )
 from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend, UnitResult
@@ -46,8 +45,7 @@ _BODY: Final = struct.Struct(">BBhiB")
 #: After the topic: one partition, and its number.
 _PARTITION: Final = struct.Struct(">Bi")
 #: Of a batch: base offset, length, leader epoch, magic, CRC, attributes, last offset delta; and the number of records.
-_BATCH: Final = struct.Struct(">qiibIhi")
-_RECORDS_COUNT: Final = struct.Struct(">i")
+_BATCH: Final = struct.Struct(">qiibIhi30xi")
 _ONE: Final = 2  # the length of a compact array is one more
 _UUID_BYTES: Final = 16
 _TEXT_MAX: Final = 0x7F
@@ -109,10 +107,9 @@ def parse_usual(frame: bytearray) -> UsualProduce | None:
         else:
             return None
         end = at + size - 1
-        if partitions != _ONE or len(frame) != end + len(_NO_TAGS) or frame[end:] != _NO_TAGS:
+        if partitions != _ONE or len(frame) != end + len(_NO_TAGS) or not frame.endswith(_NO_TAGS):
             return None
-        base_offset, length, _, magic, _, attributes, last_delta = _BATCH.unpack_from(frame, at)
-        (count,) = _RECORDS_COUNT.unpack_from(frame, at + RECORDS_COUNT_AT)
+        base_offset, length, _, magic, _, attributes, last_delta, count = _BATCH.unpack_from(frame, at)
     except (struct.error, IndexError):
         return None
     is_whole = magic == MAGIC_V2 and length + LOG_OVERHEAD_BYTES == end - at >= RECORD_BATCH_OVERHEAD_BYTES
@@ -140,12 +137,22 @@ class StraightProduce:
         self._handled = handled
         self._answer = answer
 
-    def answered(self, appended: AppendedRange, seconds: float) -> Piece:
+    def answered(self, appended: AppendedRange, seconds: float) -> bytes:
         """The answer once the batch is committed, `seconds` after the request has begun."""
         request, topic = self._request, self._append.topic_partition.topic
         self.context.traffic.produced(topic, records=request.records_count, size_bytes=self.unit.size_bytes)
         self._handled(ApiKey.PRODUCE, request.api_version, seconds, 0)
-        return _packed_answer(request, appended)
+        size = _ANSWER_HEAD.size - FRAME_SIZE.size + len(request.topic) + _ANSWER.size
+        answer = _ANSWER.pack(
+            _ONE,
+            request.partition,
+            0,
+            appended.first_offset,
+            appended.log_append_time_ms,
+            appended.log_start_offset,
+            *_NOTHING_MORE,
+        )
+        return _ANSWER_HEAD.pack(size, request.correlation_id, 0, _ONE) + request.topic + answer
 
     async def failed(self, error: BaseException) -> Sequence[Piece] | None:
         """As Exchange.handle, if the batch is not committed."""
@@ -163,7 +170,7 @@ class StraightProduces:
     No coroutine waits for the commit: the committer calls. `done` is called with this object at the end.
     """
 
-    __slots__ = ("_began_s", "_done", "_error", "_exchanges", "_handled", "_undecided", "held", "is_done")
+    __slots__ = ("_answers", "_began_s", "_done", "_error", "_exchanges", "_failed", "_undecided", "held", "is_done")
 
     api_key = ApiKey.PRODUCE
 
@@ -173,13 +180,14 @@ class StraightProduces:
         self.is_done = False
         self._done = done
         self._exchanges = [first]
-        self._handled: list[Piece | Eager[Sequence[Piece] | None]] = []
+        self._answers: list[bytes] = []
+        self._failed: dict[int, Eager[Sequence[Piece] | None]] = {}  # by their places among the answers
         self._undecided = 1  # answers to failed requests that are not there yet, and one for all results
         self._error: Exception | None = None
         self._began_s = time.perf_counter()
 
     def __len__(self) -> int:
-        return len(self._exchanges) + len(self._handled)
+        return len(self._exchanges) + len(self._answers)
 
     def add(self, exchange: StraightProduce) -> None:
         """Add a request before `begin`."""
@@ -194,12 +202,13 @@ class StraightProduces:
         seconds = time.perf_counter() - self._began_s
         exchanges, self._exchanges = self._exchanges, []
         try:
-            for exchange, result in zip(exchanges, results, strict=True):
+            for at, (exchange, result) in enumerate(zip(exchanges, results, strict=True)):
                 if isinstance(result, BaseException):
                     self._undecided += 1
-                    self._handled.append(Eager(exchange.failed(result), self._answered))
+                    self._answers.append(b"")
+                    self._failed[at] = Eager(exchange.failed(result), self._answered)
                 else:
-                    self._handled.append(exchange.answered(result[0], seconds))
+                    self._answers.append(exchange.answered(result[0], seconds))
         except Exception as error:
             self._error = error
         self._answered()
@@ -215,12 +224,11 @@ class StraightProduces:
         """The answers of all requests. Raises what has failed while they were made."""
         if self._error is not None:
             raise self._error
+        if not self._failed:
+            return (b"".join(self._answers),)
         pieces: list[Piece] = []
-        for each in self._handled:
-            if isinstance(each, Eager):
-                pieces += each.result() or ()
-            else:
-                pieces.append(each)
+        for at, answer in enumerate(self._answers):
+            pieces += (self._failed[at].result() or ()) if at in self._failed else (answer,)
         return pieces
 
 
@@ -230,7 +238,8 @@ def straight_append(
     """The append of a usual request to a server that writes; None if the general way has to decide."""
     if SUBMITTING in session.attachments:
         return None
-    image = context.image()
+    assert context.native is not None  # as this server writes
+    image = context.native.store.image
     topic_id, name = None, None
     if request.api_version >= TOPIC_IDS_FROM:
         topic_id = encode_uuid(request.topic)
@@ -242,20 +251,6 @@ def straight_append(
     if not context.guard.allows(session, AclOperation.WRITE, ResourceType.TOPIC, name, logs_denial=False):
         return None
     batch = memoryview(frame)[request.begin : request.end]
-    if needs_check(context, name, batch, request.compression_bits):
+    if request.compression_bits and needs_check(context, name, batch, request.compression_bits):
         return None
     return LeaderAppend(topic_partition=TopicPartition(name, request.partition), data=batch, topic_id=topic_id)
-
-
-def _packed_answer(request: UsualProduce, appended: AppendedRange) -> bytes:
-    size = _ANSWER_HEAD.size - FRAME_SIZE.size + len(request.topic) + _ANSWER.size
-    answer = _ANSWER.pack(
-        _ONE,
-        request.partition,
-        0,
-        appended.first_offset,
-        appended.log_append_time_ms,
-        appended.log_start_offset,
-        *_NOTHING_MORE,
-    )
-    return _ANSWER_HEAD.pack(size, request.correlation_id, 0, _ONE) + request.topic + answer

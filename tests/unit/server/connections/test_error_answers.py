@@ -58,9 +58,7 @@ SERVERS_OWN: Final = (
 
 
 class NoQuotas:
-    @staticmethod
-    def has(quota: str) -> bool:
-        return False
+    names: frozenset[str] = frozenset()
 
     @staticmethod
     def throttle(*charged: Any) -> int:
