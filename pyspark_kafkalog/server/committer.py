@@ -1,9 +1,8 @@
 """Group commit: the units of all connections that wait are committed together, and waiting Fetch requests are woken.
 
 While a commit is under way, further units queue up, and the next commit takes all of them: when the server is idle a
-unit is committed at once, and under load the commits grow. Units that are submitted in one turn of the event loop, such
-as those of requests that have arrived together, are handed over together: the thread would else begin with the first of
-them, and take turns with the loop to run Python.
+unit is committed at once, and under load the commits grow. Units that are submitted in one turn of the event loop are
+handed over together: the thread would else begin with the first of them, and take turns with the loop to run Python.
 
 A short commit is made by the loop's thread itself, if the committer's thread has nothing to do. The two threads would
 else take turns to run Python at each call of the kernel, which costs a quarter of the CPU time of a small request. A
@@ -30,10 +29,9 @@ long ago: so many commits a second are made at most, each of all units that came
 
 A crash loses units that were not committed yet: their clients have got no answer, and send them again.
 
-A commit of this process names the partitions that it changed. Commits of other processes are found by `RootWatcher`,
-which refreshes the root while a Fetch waits: on a file system that costs microseconds, so it is done every few
-milliseconds; on an object store it is a request, so it is done less often. An idle server is not woken up. A wake-up
-of a request is a hint: it looks for itself.
+A commit of this process names the partitions that it changed. `RootWatcher` finds the commits of other processes: while
+a Fetch waits, it refreshes the root every few milliseconds on a file system, where that takes microseconds, and less
+often on an object store, where it is a request. A wake-up is a hint: the request looks for itself.
 """
 
 from __future__ import annotations
@@ -167,7 +165,7 @@ class GroupCommitter(Committer):
 
     def submit(self, unit: CommitUnit) -> Appended:
         result: PromptFuture[tuple[AppendedRange, ...]] = PromptFuture(loop=self._loop)
-        self.submit_together((unit,), partial(_tell, result))
+        self.submit_together((unit,), lambda results: result.settle(results[0]))
         return result
 
     def submit_together(self, units: Sequence[CommitUnit], delivered: Delivered) -> None:
@@ -189,7 +187,7 @@ class GroupCommitter(Committer):
         self._is_next = False
         if not self._submitted or self._postpones():
             return
-        units = _units_of(self._submitted)
+        units = [each for units, _ in self._submitted for each in units]
         is_short = not self._under_way and self._is_short(units)
         if is_short and len(units) < self._expected and not is_late and not self._is_stopped:
             self._waiting = self._waiting or self._loop.call_later(_OTHERS_S, partial(self._hand_over, is_late=True))
@@ -246,7 +244,8 @@ class GroupCommitter(Committer):
         self._writer.close()
 
     def _commit(self, batch: Sequence[_Submitted]) -> None:
-        ended = self._committed_units(_units_of(batch), self._writer.commit)
+        units = [each for units, _ in batch for each in units]
+        ended = self._committed_units(units, self._writer.commit)
         assert ended is not None
         self._loop.call_soon_threadsafe(self._deliver, batch, ended)
 
@@ -273,11 +272,10 @@ class GroupCommitter(Committer):
     def _deliver(self, batch: Sequence[_Submitted], ended: _Ended) -> None:
         self._under_way -= len(batch)
         self._short_until_ms = ended.end_ms + _RECENT_MS if ended.is_short else None
-        results, at = ended.results, 0
+        at = 0
         for units, delivered in batch:
-            end = at + len(units)
-            delivered(results[at:end])
-            at = end
+            delivered(ended.results[at : at + len(units)])
+            at += len(units)
         self._committed(at)
         if ended.changed:
             self._notify(ended.changed)
@@ -323,21 +321,6 @@ class ReadOnlyCommitter(Committer):
 
     async def stop(self) -> None:
         pass
-
-
-def _tell(future: PromptFuture[tuple[AppendedRange, ...]], results: Sequence[UnitResult | BaseException]) -> None:
-    """Set the result of the only unit, unless nobody waits for it any more."""
-    (result,) = results
-    if future.cancelled():
-        return
-    if isinstance(result, BaseException):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
-
-
-def _units_of(submitted: Sequence[_Submitted]) -> list[CommitUnit]:
-    return [each for units, _ in submitted for each in units]
 
 
 def _size_bytes(submitted: _Submitted) -> int:
@@ -409,8 +392,6 @@ class PartitionWaiters:
         if partitions is None:
             for event in self._partitions:
                 event.set()
-            return
-        if not self._partitions:
             return
         for topic in {each.topic for each in partitions}:
             for event in self._by_topic.get(topic, ()):

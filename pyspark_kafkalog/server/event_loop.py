@@ -5,10 +5,9 @@ serves no other client meanwhile. So a handler of such a request lets others com
 (`YieldBudget`): between two steps anything may happen, and what a step needs of the state that others change is looked
 up in that step.
 
-A task begins with the event loop's next turn, and two or three objects of asyncio are made for it. The handler of a
-Produce request has one short step before its batches wait for their commit, and one after it. Tasks would cost more
-than these steps, and the requests that a client has sent ahead have to submit their batches in their order: so an
-`Eager` coroutine begins at once. A `PromptFuture` lets it resume in the call that sets the result.
+A task begins with the event loop's next turn, and takes two or three objects of asyncio. The handler of a Produce has
+one short step before its batches wait for their commit, and one after it, and the requests that a client has sent ahead
+submit their batches in order. So an `Eager` coroutine begins at once, and a `PromptFuture` resumes it without delay.
 
 `RequestTime` is the time that a request keeps the server busy, for the quota request_percentage: the steps that its
 handler makes in the event loop, and blocking work that it has done in threads; not the time in which it waits. What a
@@ -116,6 +115,15 @@ class PromptFuture(asyncio.Future[T]):
     def set_exception(self, exception: type[BaseException] | BaseException) -> None:
         super().set_exception(exception)
         self._call()
+
+    def settle(self, outcome: T | BaseException) -> None:
+        """Set the result, or the error that it is, unless this is cancelled."""
+        if self.cancelled():
+            return
+        if isinstance(outcome, BaseException):
+            self.set_exception(outcome)
+        else:
+            self.set_result(outcome)
 
     def cancel(self, msg: Any = None) -> bool:
         is_cancelled = super().cancel(msg)

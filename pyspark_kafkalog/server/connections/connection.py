@@ -90,10 +90,7 @@ class ClientTransport(Transport, Protocol):
     """
 
     async def recv(self, size_max: int, seconds_max: float, takes: Takes = None) -> bytes:
-        """What has arrived, at least a byte; none at the end of the stream. Takes no memory while it waits.
-
-        What `takes` takes is not returned: the wait begins anew.
-        """
+        """What has arrived, at least a byte, and `takes` has not taken; none at the end. Waits without memory."""
         ...
 
     async def recv_into(self, buffer: memoryview, seconds_max: float) -> int:
@@ -190,40 +187,27 @@ class Connection:
         self._is_unusual = False
         if self._failure is not None or self._session.mute_until_ms:
             return
-        limit, together = min(self._limit, SMALL_REQUEST_BYTES), None
-        for _ in range(_IN_FLIGHT_MAX - self._in_flight):
-            frame = self._input.whole_frame(BEGUN_APIS, limit)
-            exchange = None if frame is None else self._dispatcher.straight(frame, self._session)
-            if frame is None or exchange is None:
-                self._is_unusual = frame is not None
-                break
-            if self._has_to_settle(exchange):
-                break
-            held = self._requests.of(len(frame)).whole(len(frame)) if together is None else together.held
-            if not held.take_at_once(len(frame)):
-                break
-            self._input.skip(_SIZE.size + len(frame))
-            if together is None:
-                together = self._begun(exchange, held)
-            else:
-                assert isinstance(exchange, StraightProduce)
-                together.add(exchange)
-        if together is not None:
-            together.begin()
-
-    def _begun(self, exchange: AnyExchange, held: HeldRequest) -> StraightProduces | None:
-        """Begin a request. A usual Produce is to begin with those that have arrived together with it: returns them."""
-        if isinstance(exchange, StraightProduce):
-            together = StraightProduces(exchange, held, self._handled)
-            self._pending.append(together)
-            return together
-        self._pending.append(_Begun(exchange, held, self._handled))
-        return None
-
-    @property
-    def _in_flight(self) -> int:
-        """The requests that are not answered."""
-        return sum(map(len, self._pending))
+        limit, held = min(self._limit, SMALL_REQUEST_BYTES), self._requests.of(0).whole(0)
+        together: list[StraightProduce] = []
+        try:
+            for _ in range(_IN_FLIGHT_MAX - sum(each.count for each in self._pending)):
+                frame = self._input.whole_frame(BEGUN_APIS, limit)
+                exchange = None if frame is None else self._dispatcher.straight(frame, self._session)
+                if frame is None or exchange is None:
+                    self._is_unusual = frame is not None
+                    break
+                is_alone = not isinstance(exchange, StraightProduce)
+                if self._has_to_settle(exchange) or (together and is_alone) or not held.take_at_once(len(frame)):
+                    break
+                self._input.skip(_SIZE.size + len(frame))
+                if isinstance(exchange, StraightProduce):
+                    together.append(exchange)
+                else:
+                    self._pending.append(_Begun(exchange, held, self._handled))
+                    held = self._requests.of(0).whole(0)
+        finally:
+            if together:
+                self._pending.append(StraightProduces(together, held, self._handled))
 
     def _has_to_settle(self, exchange: AnyExchange) -> bool:
         """Whether earlier requests have to be answered before this one begins: all do but Produce after Produce."""
@@ -265,10 +249,11 @@ class Connection:
                 if self._has_to_settle(exchange):
                     await self._settle()
                 is_handed_over = True
-                together = self._begun(exchange, held)
-                if together is not None:
-                    together.begin()
-                del exchange, together
+                if isinstance(exchange, StraightProduce):
+                    self._pending.append(StraightProduces([exchange], held, self._handled))
+                else:
+                    self._pending.append(_Begun(exchange, held, self._handled))
+                del exchange
                 await self._keep_up()
                 return
             await self._settle()
@@ -328,7 +313,7 @@ class Connection:
 
     async def _keep_up(self) -> None:
         """Wait while too many requests are unanswered. Raises what has ended the connection."""
-        while self._in_flight >= _IN_FLIGHT_MAX:
+        while sum(each.count for each in self._pending) >= _IN_FLIGHT_MAX:
             await self._progress()
         self._check_failure()
 
@@ -442,6 +427,7 @@ class _Begun:
     """
 
     __slots__ = ("_handled", "_handling", "_held", "api_key", "is_done")
+    count = 1
 
     def __init__(self, exchange: HandledExchange, held: HeldRequest, handled: Callable[[_Begun], None]) -> None:
         self.api_key = exchange.api_key
@@ -449,9 +435,6 @@ class _Begun:
         self._handled = handled
         self.is_done = False
         self._handling = Eager(exchange.handle(), self._end)
-
-    def __len__(self) -> int:
-        return 1
 
     def _end(self, handling: Eager[Sequence[Piece] | None]) -> None:
         self.is_done = True
@@ -510,10 +493,7 @@ class _Input:
         return len(self._rest) - self._start >= size
 
     async def some(self, seconds_max: float, begin: Callable[[], None]) -> bool:
-        """Whether bytes are kept, or arrive, of which `begin` leaves some; False at the end of the stream.
-
-        `begin` is called when there are some. Raises asyncio.TimeoutError.
-        """
+        """Whether `begin` leaves some of what is kept or arrives; False at the end. Raises asyncio.TimeoutError."""
 
         def takes(received: bytes) -> bool:
             self._rest, self._start = received, 0
@@ -526,7 +506,9 @@ class _Input:
 
     def take(self, size: int) -> bytearray:
         """At most so many of the bytes that are kept."""
-        return bytearray(self._take(size))
+        result = bytearray(memoryview(self._rest)[self._start : self._start + size])
+        self.skip(len(result))
+        return result
 
     def skip(self, size: int) -> None:
         """Drop so many of the bytes that are kept, and are there."""
@@ -584,7 +566,7 @@ class _Input:
                 if not self._rest:
                     _check_whole(result, size)
                     return None
-                result += self._take(missing)
+                result += self.take(missing)
                 continue
             if at <= _FRAMES_BYTES:
                 result = _grown(result, step)
@@ -602,18 +584,6 @@ class _Input:
         if held is not None and not charged:
             await held.take(size)
         return result
-
-    def _take(self, size: int) -> memoryview | bytes:
-        """At most so many of the bytes that are kept."""
-        rest, start = self._rest, self._start
-        if not rest:
-            return rest
-        end = min(start + size, len(rest))
-        if end == len(rest):
-            self._rest, self._start = b"", 0
-        else:
-            self._start = end
-        return memoryview(rest)[start:end]
 
 
 def _grown(data: bytearray, by: int) -> bytearray:
@@ -660,6 +630,7 @@ class PlainTransport(SocketTransport):
                 received = receive(into)
                 if takes is None or not received or not takes(received):
                     return received
+                del received  # no memory is taken while it waits
             except BlockingIOError:
                 pass
         loop = self._loop

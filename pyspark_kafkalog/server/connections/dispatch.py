@@ -18,7 +18,7 @@ import asyncio
 import logging
 import struct
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias, cast
@@ -130,7 +130,11 @@ class Dispatcher:
             handler = role.handlers[api_key]
             return Exchange(context, self._policy, parsed, handler, body, session, len(frame), self._handled)
 
-        answer = partial(self._answer, context, frame, session)
+        def answer(handler: Handler) -> Coroutine[Any, Any, Sequence[Piece] | None]:
+            parsed = parse_request(frame)
+            body, size_bytes = parsed.body(), len(frame)
+            return Exchange(context, self._policy, parsed, handler, body, session, size_bytes, self._handled).handle()
+
         if api_key == ApiKey.OFFSET_COMMIT:
             commit = parse_usual_commit(frame)
             if commit is None:
@@ -141,14 +145,6 @@ class Dispatcher:
         if request is None or append is None:
             return None
         return StraightProduce(context, request, append, self._handled, answer)
-
-    def _answer(
-        self, context: ServerContext, frame: bytearray, session: Session, handler: Handler
-    ) -> Awaitable[Sequence[Piece] | None]:
-        """The answer of `handler` to a usual request in the general way."""
-        parsed = parse_request(frame)
-        body, size_bytes = parsed.body(), len(frame)
-        return Exchange(context, self._policy, parsed, handler, body, session, size_bytes, self._handled).handle()
 
     def _body(self, parsed: ParsedRequest) -> Message | None:
         """The body of a request; None if it has too many elements to be read here."""

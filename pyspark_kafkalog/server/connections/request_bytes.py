@@ -171,11 +171,8 @@ class HeldRequest:
 
     def take_at_once(self, size_bytes: int) -> bool:
         """Take so many more bytes if they are free."""
-        for account in self._accounts:
-            if account.waiting or account.used_bytes + size_bytes > account.limit_bytes:
-                if self._blocking(size_bytes) is not None:
-                    return False
-                break
+        if self._blocking(size_bytes) is not None:
+            return False
         self._charge(size_bytes)
         return True
 

@@ -267,11 +267,7 @@ class HostCommitter(Committer):
     def _own_done(self, future: _Future, done: Appended) -> None:
         self._own_under_way -= 1
         error = done.exception()
-        if not future.cancelled():
-            if error is None:
-                future.set_result(done.result())
-            else:
-                future.set_exception(error)
+        future.settle(done.result() if error is None else error)
         self._hand_over()
 
     # The connection
@@ -328,10 +324,8 @@ class HostCommitter(Committer):
                 continue
             if isinstance(result, OutdatedCheckError):
                 self._commit_own(unit, future)
-            elif isinstance(result, BaseException):
-                future.set_exception(result)
             else:
-                future.set_result((result,))
+                future.settle(result if isinstance(result, BaseException) else (result,))
         self._committed(len(results))
 
     def _end_link(self) -> None:

@@ -24,7 +24,7 @@ from pyspark_kafkalog.metadata.messages.struct_codec import encode_uuid
 from pyspark_kafkalog.protocol.api import FRAME_SIZE, ApiKey
 from pyspark_kafkalog.protocol.error_codes import ErrorCode
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
-from pyspark_kafkalog.server.context import Handler, Request, ServerContext, Session
+from pyspark_kafkalog.server.context import Request, ServerContext, Session
 from pyspark_kafkalog.server.groups.coordinator import GroupCoordinator
 from pyspark_kafkalog.server.groups.offsets import TOPIC_IDS_FROM, CommittingMember, commit_plan
 from pyspark_kafkalog.server.groups.shard import Planned, Shard
@@ -170,7 +170,7 @@ def straight_commit(
     session: Session,
     request: UsualCommit,
     handled: Handled,
-    answer: Callable[[Handler], Awaitable[Sequence[Piece] | None]],
+    answer: Answer,
 ) -> StraightCommit | None:
     """The exchange of a usual request to a server that writes; None if the general way has to decide."""
     shard = groups.loaded_shard_of(request.group_id)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeAlias
 
 from pyspark_kafkalog.metadata.acl import AclOperation, ResourceType
 from pyspark_kafkalog.metadata.messages.schema import Piece
@@ -29,7 +29,7 @@ from pyspark_kafkalog.record.header import (
     RECORD_BATCH_OVERHEAD_BYTES,
     TRANSACTIONAL_MASK,
 )
-from pyspark_kafkalog.root.commit.changes import AppendedRange, CommitUnit, LeaderAppend, UnitResult
+from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend, UnitResult
 from pyspark_kafkalog.server.connections.request_bytes import HeldRequest
 from pyspark_kafkalog.server.context import Handler, Request, ServerContext, Session
 from pyspark_kafkalog.server.event_loop import Eager
@@ -61,7 +61,7 @@ _ANSWER: Final = struct.Struct(">BihqqqBBBBiB")
 _NOTHING_MORE: Final = 1, 0, 0, 0, 0, 0
 
 #: Has a handler answer the request in the general way.
-Answer: TypeAlias = Callable[[Handler], Awaitable["Sequence[Piece] | None"]]
+Answer: TypeAlias = Callable[[Handler], Coroutine[Any, Any, "Sequence[Piece] | None"]]
 #: Counts a handled request: its API and version, the seconds that it took, its top-level error code.
 Handled: TypeAlias = Callable[[ApiKey, int, float, int], None]
 
@@ -119,117 +119,74 @@ def parse_usual(frame: bytearray) -> UsualProduce | None:
     return UsualProduce(version, correlation_id, topic, index, at, end, attributes & COMPRESSION_MASK, count)
 
 
+@quick_dataclass(frozen=True, slots=True)
 class StraightProduce:
     """A usual Produce that is to be committed and answered, by `StraightProduces`."""
 
-    __slots__ = ("_answer", "_append", "_handled", "_request", "context", "unit")
-
+    context: ServerContext
+    request: UsualProduce
+    append: LeaderAppend
+    handled: Handled
+    answer: Answer
     api_key = ApiKey.PRODUCE
-    is_long = False
 
-    def __init__(
-        self, context: ServerContext, request: UsualProduce, append: LeaderAppend, handled: Handled, answer: Answer
-    ) -> None:
-        self.context = context
-        self.unit = CommitUnit(appends=(append,), size_bytes=request.end - request.begin)
-        self._request = request
-        self._append = append
-        self._handled = handled
-        self._answer = answer
+    def pieces(self, result: UnitResult | BaseException, seconds: float) -> Sequence[Piece]:
+        """The answer to the result of the commit, `seconds` after the request has begun."""
+        request, topic = self.request, self.append.topic_partition.topic
+        if isinstance(result, BaseException):
+            failure = result.with_traceback(None)  # its frames would keep the batch
 
-    def answered(self, appended: AppendedRange, seconds: float) -> bytes:
-        """The answer once the batch is committed, `seconds` after the request has begun."""
-        request, topic = self._request, self._append.topic_partition.topic
-        self.context.traffic.produced(topic, records=request.records_count, size_bytes=self.unit.size_bytes)
-        self._handled(ApiKey.PRODUCE, request.api_version, seconds, 0)
+            async def failed(context: ServerContext, general: Request[ProduceRequest]) -> ProduceResponse:
+                return failed_response(context, topic, general.body, failure)
+
+            return Eager(self.answer(failed), lambda ended: None).result() or ()  # which waits for nothing
+        (appended,) = result
+        self.context.traffic.produced(topic, records=request.records_count, size_bytes=len(self.append.data))
+        self.handled(ApiKey.PRODUCE, request.api_version, seconds, 0)
         size = _ANSWER_HEAD.size - FRAME_SIZE.size + len(request.topic) + _ANSWER.size
-        answer = _ANSWER.pack(
-            _ONE,
-            request.partition,
-            0,
-            appended.first_offset,
-            appended.log_append_time_ms,
-            appended.log_start_offset,
-            *_NOTHING_MORE,
-        )
-        return _ANSWER_HEAD.pack(size, request.correlation_id, 0, _ONE) + request.topic + answer
-
-    async def failed(self, error: BaseException) -> Sequence[Piece] | None:
-        """As Exchange.handle, if the batch is not committed."""
-        topic, failure = self._append.topic_partition.topic, error.with_traceback(None)  # its frames keep the batch
-
-        async def failed(context: ServerContext, general: Request[ProduceRequest]) -> ProduceResponse:
-            return failed_response(context, topic, general.body, failure)
-
-        return await self._answer(failed)
+        offset, time_ms, start = appended.first_offset, appended.log_append_time_ms, appended.log_start_offset
+        answer = _ANSWER.pack(_ONE, request.partition, 0, offset, time_ms, start, *_NOTHING_MORE)
+        return (_ANSWER_HEAD.pack(size, request.correlation_id, 0, _ONE) + request.topic + answer,)
 
 
 class StraightProduces:
-    """Usual Produce requests of a connection that have arrived together, and are committed and answered together.
+    """Usual Produce requests of a connection that have arrived together: they are committed and answered together.
 
-    No coroutine waits for the commit: the committer calls. `done` is called with this object at the end.
+    No coroutine waits for the commit. `done` is called with this object at the end.
     """
 
-    __slots__ = ("_answers", "_began_s", "_done", "_error", "_exchanges", "_failed", "_undecided", "held", "is_done")
+    __slots__ = ("_began_s", "_done", "_error", "_exchanges", "_held", "_pieces", "count", "is_done")
 
     api_key = ApiKey.PRODUCE
 
-    def __init__(self, first: StraightProduce, held: HeldRequest, done: Callable[[StraightProduces], None]) -> None:
-        """`held` has the bytes of all requests."""
-        self.held = held
-        self.is_done = False
-        self._done = done
-        self._exchanges = [first]
-        self._answers: list[bytes] = []
-        self._failed: dict[int, Eager[Sequence[Piece] | None]] = {}  # by their places among the answers
-        self._undecided = 1  # answers to failed requests that are not there yet, and one for all results
+    def __init__(
+        self, exchanges: list[StraightProduce], held: HeldRequest, done: Callable[[StraightProduces], None]
+    ) -> None:
+        self._exchanges, self._held, self._done = exchanges, held, done
+        self.count, self.is_done = len(exchanges), False
+        self._pieces: list[Piece] = []
         self._error: Exception | None = None
         self._began_s = time.perf_counter()
-
-    def __len__(self) -> int:
-        return len(self._exchanges) + len(self._answers)
-
-    def add(self, exchange: StraightProduce) -> None:
-        """Add a request before `begin`."""
-        self._exchanges.append(exchange)
-
-    def begin(self) -> None:
-        """Submit the batches."""
-        units = [each.unit for each in self._exchanges]
-        self._exchanges[0].context.committer.submit_together(units, self._delivered)
+        units = [CommitUnit(appends=(each.append,), size_bytes=len(each.append.data)) for each in exchanges]
+        exchanges[0].context.committer.submit_together(units, self._delivered)
 
     def _delivered(self, results: Sequence[UnitResult | BaseException]) -> None:
         seconds = time.perf_counter() - self._began_s
         exchanges, self._exchanges = self._exchanges, []
         try:
-            for at, (exchange, result) in enumerate(zip(exchanges, results, strict=True)):
-                if isinstance(result, BaseException):
-                    self._undecided += 1
-                    self._answers.append(b"")
-                    self._failed[at] = Eager(exchange.failed(result), self._answered)
-                else:
-                    self._answers.append(exchange.answered(result[0], seconds))
+            for exchange, result in zip(exchanges, results, strict=True):
+                self._pieces += exchange.pieces(result, seconds)
         except Exception as error:
             self._error = error
-        self._answered()
-
-    def _answered(self, failed: Eager[Sequence[Piece] | None] | None = None) -> None:
-        self._undecided -= 1
-        if not self._undecided:
-            self.is_done = True
-            self.held.release()
-            self._done(self)
+        self.is_done = True
+        self._held.release()
+        self._done(self)
 
     def pieces(self) -> Sequence[Piece]:
         """The answers of all requests. Raises what has failed while they were made."""
         if self._error is not None:
             raise self._error
-        if not self._failed:
-            return (b"".join(self._answers),)
-        pieces: list[Piece] = []
-        for at, answer in enumerate(self._answers):
-            pieces += (self._failed[at].result() or ()) if at in self._failed else (answer,)
-        return pieces
+        return self._pieces
 
 
 def straight_append(
