@@ -36,7 +36,13 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from pyspark_kafkalog.metadata.messages.schema import Piece
 from pyspark_kafkalog.protocol.api import ApiKey
-from pyspark_kafkalog.server.connections.dispatch import BEGUN_APIS, AnyExchange, Dispatcher, HandledExchange
+from pyspark_kafkalog.server.connections.dispatch import (
+    BEGUN_APIS,
+    AnyExchange,
+    BegunExchange,
+    Dispatcher,
+    HandledExchange,
+)
 from pyspark_kafkalog.server.connections.request_bytes import (
     SMALL_REQUEST_BYTES,
     HeldRequest,
@@ -45,7 +51,7 @@ from pyspark_kafkalog.server.connections.request_bytes import (
     request_bytes_max,
 )
 from pyspark_kafkalog.server.context import CloseConnection, Session
-from pyspark_kafkalog.server.event_loop import Begun, Eager
+from pyspark_kafkalog.server.event_loop import Begun
 from pyspark_kafkalog.server.request_errors import BoundedLog
 from pyspark_kafkalog.server.sending import (
     IDLE_MAX_S,
@@ -155,7 +161,7 @@ class Connection:
         self._log = log
         self._monotonic_ms = monotonic_ms
         self._input = _Input(transport)
-        self._pending: deque[_Begun | StraightProduces] = deque()  # requests that are not answered, in their order
+        self._pending: deque[BegunExchange | StraightProduces] = deque()  # those not answered, in their order
         self._is_answering = False  # in the loop's next turn
         self._sending: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
@@ -203,7 +209,7 @@ class Connection:
                 if isinstance(exchange, StraightProduce):
                     together.append(exchange)
                 else:
-                    self._pending.append(_Begun(exchange, held, self._handled))
+                    self._pending.append(BegunExchange(exchange, held, self._handled))
                     held = self._requests.of(0).whole(0)
         finally:
             if together:
@@ -252,7 +258,7 @@ class Connection:
                 if isinstance(exchange, StraightProduce):
                     self._pending.append(StraightProduces([exchange], held, self._handled))
                 else:
-                    self._pending.append(_Begun(exchange, held, self._handled))
+                    self._pending.append(BegunExchange(exchange, held, self._handled))
                 del exchange
                 await self._keep_up()
                 return
@@ -335,7 +341,7 @@ class Connection:
         if self._failure is not None:
             raise self._failure
 
-    def _handled(self, begun: _Begun | StraightProduces) -> None:
+    def _handled(self, begun: BegunExchange | StraightProduces) -> None:
         """It is answered now if all requests are handled, else with those of the same turn of the loop."""
         if self._pending and begun is self._pending[-1] and all(each.is_done for each in self._pending):
             self._answer()
@@ -418,32 +424,6 @@ class Connection:
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.wait((self._sending,))
-
-
-class _Begun:
-    """A request that is being handled, whether its client stays or not: what was read is committed.
-
-    Its bytes are counted until then. `handled` is called at the end.
-    """
-
-    __slots__ = ("_handled", "_handling", "_held", "api_key", "is_done")
-    count = 1
-
-    def __init__(self, exchange: HandledExchange, held: HeldRequest, handled: Callable[[_Begun], None]) -> None:
-        self.api_key = exchange.api_key
-        self._held = held
-        self._handled = handled
-        self.is_done = False
-        self._handling = Eager(exchange.handle(), self._end)
-
-    def _end(self, handling: Eager[Sequence[Piece] | None]) -> None:
-        self.is_done = True
-        self._held.release()
-        self._handled(self)
-
-    def pieces(self) -> Sequence[Piece] | None:
-        """The answer of a request that is handled; None if it has none. Raises what the handler has raised."""
-        return self._handling.result()
 
 
 class _Watch:

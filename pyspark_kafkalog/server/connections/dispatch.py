@@ -29,8 +29,9 @@ from pyspark_kafkalog.metadata.messages.schema import FieldSpec, Piece
 from pyspark_kafkalog.metadata.users import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from pyspark_kafkalog.protocol.api import REQUEST_ELEMENTS_MAX, ApiKey, ParsedRequest, parse_request
 from pyspark_kafkalog.protocol.messages.api_message import ApiMessage
+from pyspark_kafkalog.server.connections.request_bytes import HeldRequest
 from pyspark_kafkalog.server.context import CloseConnection, Handler, Request, ServerContext, Session
-from pyspark_kafkalog.server.event_loop import RequestTime, Timed
+from pyspark_kafkalog.server.event_loop import Eager, RequestTime, Timed
 from pyspark_kafkalog.server.metadata import unsupported_version
 from pyspark_kafkalog.server.request_errors import error_code_of, text_for_client
 from pyspark_kafkalog.server.roles import Roles
@@ -359,3 +360,29 @@ class TokenExchange:
 
 HandledExchange: TypeAlias = Exchange | LongExchange | StraightCommit | TokenExchange
 AnyExchange: TypeAlias = HandledExchange | StraightProduce
+
+
+class BegunExchange:
+    """A request that is being handled, whether its client stays or not: what was read is committed.
+
+    Its bytes are counted until then. `handled` is called at the end.
+    """
+
+    __slots__ = ("_handled", "_handling", "_held", "api_key", "is_done")
+    count = 1
+
+    def __init__(self, exchange: HandledExchange, held: HeldRequest, handled: Callable[[BegunExchange], None]) -> None:
+        self.api_key = exchange.api_key
+        self._held = held
+        self._handled = handled
+        self.is_done = False
+        self._handling = Eager(exchange.handle(), self._end)
+
+    def _end(self, handling: Eager[Sequence[Piece] | None]) -> None:
+        self.is_done = True
+        self._held.release()
+        self._handled(self)
+
+    def pieces(self) -> Sequence[Piece] | None:
+        """The answer of a request that is handled; None if it has none. Raises what the handler has raised."""
+        return self._handling.result()

@@ -91,6 +91,15 @@ async def test_units_that_wait_for_a_commit_are_committed_together() -> None:
     assert writer.commits == [1, 20]
 
 
+async def test_units_that_are_submitted_together_are_decided_together() -> None:
+    async with committing() as (committer, writer, _):
+        writer.gate.set()
+        decided = asyncio.get_running_loop().create_future()
+        committer.submit_together([unit(), unit(b""), unit()], decided.set_result)
+        assert [isinstance(each, InvalidRecordError) for each in await decided] == [False, True, False]
+    assert writer.commits == [3]
+
+
 async def test_refused_unit_fails_alone() -> None:
     async with committing() as (committer, writer, _):
         writer.gate.set()
