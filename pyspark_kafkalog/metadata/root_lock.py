@@ -37,6 +37,12 @@ _LONGEST_WAIT_S: Final = 0.02
 _WAIT_SHARE: Final = 1 / 32
 
 
+#: By the kind of a record lock, the structure that asks for it.
+_WHOLE_FILE: Final = {
+    kind: struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0) for kind in (fcntl.F_WRLCK, fcntl.F_UNLCK)
+}
+
+
 def root_lock(
     root: Path, *, timeout_s: float = DEFAULT_LOCK_TIMEOUT_S, is_new: bool = False, fs: FileSystem = LOCAL
 ) -> RootLock:
@@ -203,8 +209,7 @@ def lock_records(fd: int, kind: int) -> None:
     Raises OSError if another process holds one.
     """
     if hasattr(fcntl, "F_OFD_SETLK"):
-        whole_file = struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, whole_file)
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE[kind])
     else:
         fcntl.lockf(fd, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB)
 

@@ -264,13 +264,15 @@ def _opened(
     None for a batch that is damaged, or is stored with another codec, and for more content than
     `decompressed_max_bytes` together.
     """
-    view, at, left = stored.data, 0, decompressed_max_bytes
+    view, at, left, stored_bits = stored.data, 0, decompressed_max_bytes, -1
     contents: list[tuple[int, int, int]] = []
     opened: list[NDArray[np.uint8]] = []
     for size in sizes:
         bits = view[at + ATTRIBUTES_AT + 1] & COMPRESSION_MASK
-        if bits not in CODECS or config.stored_compression(CompressionType(bits)) != bits:
-            return None
+        if bits != stored_bits:
+            if bits not in CODECS or config.stored_compression(CompressionType(bits)) != bits:
+                return None
+            stored_bits = bits
         address = length = 0
         if bits:
             count = _RECORDS_COUNT.unpack_from(view, at + RECORDS_COUNT_AT)[0]

@@ -487,7 +487,8 @@ class UnifiedLog:
         """
         if is_last:
             self.active_segment.trim_indexes()
-        unflushed = self.segments.from_offset(min(self.recovery_point, self._flush_from))
+        is_waited_for = self.fs.waits_for_disk
+        unflushed = self.segments.from_offset(min(self.recovery_point, self._flush_from)) if is_waited_for else ()
         calls = [call for segment in unflushed for call in segment.flush_calls()]
         calls += self._flush_also
         if self.epochs.is_changed:
