@@ -185,6 +185,8 @@ class GroupCommitter(Committer):
         Unless it `is_late`, units are left to wait if more of them are expected.
         """
         self._is_next = False
+        if is_late:
+            self._waiting = None
         if not self._submitted or self._postpones():
             return
         units = [each for units, _ in self._submitted for each in units]

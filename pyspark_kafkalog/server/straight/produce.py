@@ -139,7 +139,9 @@ class StraightProduce:
             async def failed(context: ServerContext, general: Request[ProduceRequest]) -> ProduceResponse:
                 return failed_response(context, topic, general.body, failure)
 
-            return Eager(self.answer(failed), lambda ended: None).result() or ()  # which waits for nothing
+            general = Eager(self.answer(failed), lambda ended: None)
+            assert general.is_done, "to answer with an error waits for nothing"
+            return general.result() or ()
         (appended,) = result
         self.context.traffic.produced(topic, records=request.records_count, size_bytes=len(self.append.data))
         self.handled(ApiKey.PRODUCE, request.api_version, seconds, 0)
