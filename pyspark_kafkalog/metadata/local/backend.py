@@ -13,7 +13,7 @@ or does not exist; a `.part` file that a crash leaves is never read. The pointer
 
 *Maintenance* writes a snapshot if one is due, removes old files and restores the reserve. The commit is already
 published, so an error here is only logged, and the next commit tries again. A crash leaves work for the next commit
-too.
+too. Usual commits (messages/usual_commits.py) leave it to the others, of which there is one for each snapshot at least.
 
 *Retention.* A commit file is removed when it is older than metadata.max.retention.ms and a snapshot contains its
 records; the older snapshot that ends where the commit begins is removed before it. The newest snapshot is kept, and so
@@ -560,14 +560,16 @@ class LocalMetadataStore(MetadataStore):
         """
         is_same_root = self._backend.check_format(self._root_state)
         loaded = self._loaded
-        place = loaded.tail.end
-        if place is None or not loaded.image.format.shares_commit_files or _is_in_snapshot(place, loaded):
+        image, place = loaded.image, loaded.tail.end
+        if image.following is not None or len(image.topics) != len(image.topic_names):
+            return None
+        if place is None or not image.format.shares_commit_files or _is_in_snapshot(place, loaded):
             return None
         if not self.log.has_room(place, size_bytes) or self.snapshot_follows(size_bytes):
             return None
-        if not is_same_root or (self.log.head() or 0) > loaded.image.next_offset:
+        if not is_same_root or (self.log.head() or 0) > image.next_offset:
             return None
-        return NextCommit(self, loaded, self.log.hold_end(place, loaded.image.next_offset))
+        return NextCommit(self, loaded, self.log.hold_end(place, image.next_offset))
 
     def publish_usual(
         self, loaded: LoadedImage, end: HeldEnd, commits: UsualCommits, states: Sequence[AppendedState]
