@@ -74,7 +74,7 @@ class Load:
     ratio_min: float
 
 
-#: What the rates of the broker are multiplied by, for the client's default batches; then for large ones, and with fsync.
+#: The ratios to the broker's rate that are aimed at: for default batches, for large ones, and with fsync.
 _DEFAULT_BATCHES_GOALS: Final = {
     ("100 B", "none"): 1.2,
     ("100 B", "lz4"): 1.0,
