@@ -129,7 +129,8 @@ def consume_mb_per_s(bootstrap: str, topic: str, records: int) -> float:
     """MB/s of ConsumerPerformance while it fetched, without the time in which it joined its group."""
     arguments = ("--topic", topic, "--messages", str(records), "--bootstrap-server", bootstrap, "--timeout", "60000")
     lines = run_tool("ConsumerPerformance", *arguments).splitlines()
-    names = [each.strip() for each in lines[0].split(",")]
+    header = next(each for each in lines if each.startswith("start.time"))  # after warnings of newer versions
+    names = [each.strip() for each in header.split(",")]
     values = dict(zip(names, (each.strip() for each in lines[-1].split(",")), strict=True))
     return float(values["fetch.MB.sec"])
 
