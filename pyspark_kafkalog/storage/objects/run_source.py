@@ -12,8 +12,8 @@ each a number of whole batches that one request gets:
 - a part of a large run, whose table is got first
 
 A piece that has arrived is compared with its table, and stays as the store gave it. Its bytes are copied once, into
-the buffer of the reader, and there the batches get the offsets and leader epochs of the log. Whoever reads on finds the
-next pieces already requested, up to `AHEAD_BYTES` beyond what is read: so much memory is used.
+the buffer of the reader, and there the batches get the offsets and leader epochs of the log. The next pieces are
+requested meanwhile, up to `AHEAD_BYTES` beyond what is read: so much memory is used.
 
 An object that was deleted is FileNotFoundError, at any read. A store that gives other bytes than were asked for, a
 table that does not fit its run, a header that does not fit the table: CorruptRecordError with object and position.
