@@ -230,8 +230,8 @@ class CommitEngine(Protocol):
         ...
 
     def carry_out_at_once(self, plan: Plan, units_count: int) -> Attempt | None:
-        """As `carry_out` for a plan of so many units, if nothing is to be waited for: no disk, no other writer, no log
-        to be opened, no snapshot to be written. None otherwise, and then nothing was done.
+        """As `carry_out` for a plan of so many units, if nothing is to be waited for: no other writer, no log to be
+        opened, no snapshot to be written. None otherwise, and then nothing was done. Not if it `waits_for_disk`.
         """
         ...
 
@@ -283,6 +283,8 @@ class LeaderWriter:
 
     def commit_at_once(self, units: Sequence[CommitUnit]) -> list[UnitResult] | None:
         """As `commit` if nothing is to be waited for: see `CommitEngine.carry_out_at_once`."""
+        if self._engine.waits_for_disk:
+            return None
         results = self._append_usual(units, is_at_once=True)
         if results is not None:
             return results

@@ -96,7 +96,7 @@ class FileEngine(FileCommits):
 
     def carry_out_at_once(self, plan: Plan, units_count: int) -> FileAttempt | None:
         """As in CommitEngine."""
-        if self.fs.waits_for_disk or self.store.snapshot_follows((1 + units_count) * _RECORDS_BYTES):
+        if self.store.snapshot_follows((1 + units_count) * _RECORDS_BYTES):
             return None
         try:
             return self._carry_out(plan, 0, may_resume=False)
@@ -107,7 +107,7 @@ class FileEngine(FileCommits):
         """As in CommitEngine."""
         if len(appends) > 1 and len({each.of.topic_partition for each in appends}) < len(appends):
             return None
-        if len(appends) > STATES_MAX or self.following_id is not None or (is_at_once and self.fs.waits_for_disk):
+        if len(appends) > STATES_MAX or self.following_id is not None:
             return None
         try:
             with self.locked(0 if is_at_once else DEFAULT_LOCK_TIMEOUT_S), self.directories:
