@@ -444,9 +444,9 @@ _STATE_FIELDS: Final = (
     *("active_first_timestamp_ms", "active_max_timestamp_ms", "active_max_timestamp_offset"),
     *("bytes_since_last_index_entry", "first_unstable_offset", "local_log_start_offset"),
 )
-_TRANSACTIONAL_ID_FIELDS: Final = TransactionalIdRecord.FIELDS[: -len(TransactionalIdRecord.COMMON_FIELDS)]
-FOLLOWING_FIELDS: Final = FollowingRecord.FIELDS[: -len(FollowingRecord.COMMON_FIELDS)]
-_PRODUCER_FIELDS: Final = ProducerState.FIELDS[: -len(ProducerState.COMMON_FIELDS)]
+_TRANSACTIONAL_ID_FIELDS: Final = TransactionalIdRecord.own_fields()
+FOLLOWING_FIELDS: Final = FollowingRecord.own_fields()
+_PRODUCER_FIELDS: Final = ProducerState.own_fields()
 _state_values: Final = attrgetter(*_STATE_FIELDS)
 _producer_values: Final = attrgetter(*_PRODUCER_FIELDS)
 

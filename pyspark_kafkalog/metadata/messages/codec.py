@@ -129,6 +129,11 @@ class Frozen(metaclass=FrozenType):
     _builder: ClassVar[type | None] = None
 
     @classmethod
+    def own_fields(cls) -> tuple[str, ...]:
+        """The fields without those that all subclasses have in common."""
+        return cls.FIELDS[: len(cls.FIELDS) - len(cls.COMMON_FIELDS)]
+
+    @classmethod
     def builder(cls) -> Callable[..., Any]:
         """A mutable class of the same layout, whose instances become ones of `cls` by assigning `__class__`.
 

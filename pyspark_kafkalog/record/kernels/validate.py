@@ -87,15 +87,34 @@ def check_sections(addresses, sizes, batches, timestamps, has_key, is_numbered, 
     return NO_FAULT
 
 
-#: Slots of the `rules` array of `accept_batches`.
+#: Slots of the `rules` array of `place_batches`: where a log ends, and the producer whose batches may follow.
 NEXT_OFFSET = 0
 NEW_LEADER_EPOCH = 1
-BATCH_BYTES_LIMIT = 2
-EARLIEST_TIMESTAMP = 3
-LATEST_TIMESTAMP = 4
-NEEDS_KEYS = 5
+PRODUCER_ID = 2
+PRODUCER_EPOCH = 3
+NEXT_SEQUENCE = 4
+#: The further ones of `accept_batches`.
+BATCH_BYTES_LIMIT = 5
+EARLIEST_TIMESTAMP = 6
+LATEST_TIMESTAMP = 7
+NEEDS_KEYS = 8
 #: Of records of a compressed batch, with the length field.
-RECORD_BYTES_LIMIT = 6
+RECORD_BYTES_LIMIT = 9
+#: For PRODUCER_ID: of any producers, whose sequences are not looked at.
+ANY_PRODUCER = -2
+
+
+@njit(nogil=True)
+def _follows(row, rules, sequence):
+    """Whether the batch is of the producer of `rules`, its next one, and of no transaction."""
+    producer_id = rules[PRODUCER_ID]
+    return (
+        row.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK) == 0
+        and row.producer_id == producer_id
+        and (producer_id < 0 or (row.producer_epoch == rules[PRODUCER_EPOCH] and row.base_sequence == sequence))
+    )
+
+
 #: Rows of size, address, size: see `accept_batches`.
 _CONTENTS = types.Array(types.int64, 2, "C", readonly=True)
 
@@ -107,9 +126,9 @@ def accept_batches(crc_function, data, contents, rules, table):
     `table` and `contents` have a row for each of them: its size, and the address and size of its decompressed records,
     or 0 if it is not compressed. Returns whether the headers and rows of the batches have their offsets and leader
     epoch now; False, with `data` unchanged, for anything unusual: a fault, batches of other sizes, a timestamp type or
-    largest timestamp to be set.
+    largest timestamp to be set, or what `place_batches` refuses, unless they may be of ANY_PRODUCER.
     """
-    at, next_offset = np.int64(0), rules[NEXT_OFFSET]
+    at, next_offset, sequence = np.int64(0), rules[NEXT_OFFSET], rules[NEXT_SEQUENCE]
     memory = np.int64(data.ctypes.data)
     for batch in range(len(table)):
         found, after, _, _ = scan_headers(data, at, 0, -1, table[batch : batch + 1])
@@ -126,6 +145,7 @@ def accept_batches(crc_function, data, contents, rules, table):
             or row.attributes & (TIMESTAMP_TYPE_MASK | CONTROL_MASK)
             or (row.attributes & COMPRESSION_MASK != 0) != (address != 0)
             or (row.producer_id >= 0 and row.base_sequence < 0)
+            or (rules[PRODUCER_ID] != ANY_PRODUCER and not _follows(row, rules, sequence))
             or next_offset >= _MAX_OFFSET - count
             or call_crc32c(crc_function, memory + at + ATTRIBUTES_AT, row.size_bytes - ATTRIBUTES_AT) != row.crc
         ):
@@ -157,6 +177,7 @@ def accept_batches(crc_function, data, contents, rules, table):
         row.last_offset = next_offset + count - 1
         row.leader_epoch = rules[NEW_LEADER_EPOCH]
         next_offset += count
+        sequence = (sequence + count) & INT32_MAX
         at = after
     if at != len(data):
         return False
@@ -165,12 +186,6 @@ def accept_batches(crc_function, data, contents, rules, table):
         write_big_endian(data, row.position + BASE_OFFSET_AT, 8, row.base_offset)
         write_big_endian(data, row.position + LEADER_EPOCH_AT, 4, row.leader_epoch)
     return True
-
-
-#: Slots of the `rules` array of `place_batches`, the first two of which are those of `accept_batches`.
-PRODUCER_ID = 2
-PRODUCER_EPOCH = 3
-NEXT_SEQUENCE = 4
 
 
 @njit(nogil=True)
@@ -194,12 +209,7 @@ def place_batches(addresses, rules, table):
     next_offset, sequence = rules[NEXT_OFFSET], rules[NEXT_SEQUENCE]
     for batch in range(len(table)):
         row = table[batch]
-        if (
-            row.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK)
-            or row.producer_id != rules[PRODUCER_ID]
-            or (row.producer_id >= 0 and (row.producer_epoch != rules[PRODUCER_EPOCH] or row.base_sequence != sequence))
-            or next_offset >= _MAX_OFFSET - row.records_count
-        ):
+        if not _follows(row, rules, sequence) or next_offset >= _MAX_OFFSET - row.records_count:
             return -1
         next_offset += row.records_count
         sequence = (sequence + row.records_count) & INT32_MAX

@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyspark_kafkalog.config.topic import LogConfig
-from pyspark_kafkalog.record.header import TimestampType, next_sequence
+from pyspark_kafkalog.record.header import TimestampType
 from pyspark_kafkalog.record.kernels.validate import place_batches
 from pyspark_kafkalog.root.commit.changes import CommitUnit, LeaderAppend
-from pyspark_kafkalog.storage.artefacts.producer_snapshot import NO_OFFSET
 from pyspark_kafkalog.storage.log.leader_append import LeaderBatches, PreparedBatches, ProducerView
 from pyspark_kafkalog.storage.names import TopicPartition
 
@@ -66,32 +65,11 @@ class CheckedBatches:
         if config is not self.config and config != self.config:
             return None
         table = self.table.copy()
-        if not place(table, self.addresses, producers, next_offset=next_offset, leader_epoch=leader_epoch):
+        producer = producers.expected(int(table["producer_id"][0]))
+        if producer is None:
             return None
+        rules = np.array((next_offset, leader_epoch, *producer), dtype=np.int64)
+        if place_batches(self.addresses, rules, table) < 0:
+            return None
+        producers.follow(table)
         return LeaderBatches(self.data[0] if len(table) == 1 else np.concatenate(self.data), table)
-
-
-def place(
-    table: NDArray[np.void],
-    addresses: NDArray[np.int64],
-    producers: ProducerView,
-    *,
-    next_offset: int,
-    leader_epoch: int,
-) -> bool:
-    """Give the batches at `addresses` the offsets from `next_offset` on, in their headers and in their `table`.
-
-    False, with nothing changed, unless they are of no producer, or of one in `producers` whose sequence they continue.
-    """
-    producer_id, producer_epoch, sequence, known = int(table["producer_id"][0]), -1, -1, None
-    if producer_id >= 0:
-        known = producers.get(producer_id)
-        if known is None or not known.batches or known.current_txn_first_offset != NO_OFFSET:
-            return False
-        producer_epoch, sequence = known.producer_epoch, next_sequence(known.last_sequence, 1)
-    rules = np.array((next_offset, leader_epoch, producer_id, producer_epoch, sequence), dtype=np.int64)
-    if place_batches(addresses, rules, table) < 0:
-        return False
-    if known is not None:
-        producers.follow(known, table)
-    return True

@@ -28,7 +28,6 @@ from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import KafkalogError, LogDirError, UnknownTopicError, without_frames
 from pyspark_kafkalog.metadata.image import MetadataImage
 from pyspark_kafkalog.metadata.messages.metadata_records import MetadataRecord
-from pyspark_kafkalog.record.columns import address_of
 from pyspark_kafkalog.record.header import Buffer, TimestampType
 from pyspark_kafkalog.root.commit.changes import (
     AppendedRange,
@@ -38,7 +37,7 @@ from pyspark_kafkalog.root.commit.changes import (
     OutdatedCheckError,
     UnitResult,
 )
-from pyspark_kafkalog.root.commit.checked_batches import CheckedBatches, place
+from pyspark_kafkalog.root.commit.checked_batches import CheckedBatches
 from pyspark_kafkalog.storage.log.leader_append import (
     REQUEST,
     LeaderBatches,
@@ -154,13 +153,15 @@ class PartitionPlan:
 
     def add_together(self, batches: Sequence[Buffer], now_ms: int) -> PlacedBatches | None:
         """Add batches of clients that nobody has checked, each an append of its own; None as of `add_checked`."""
-        end = {"next_offset": self.next_offset, "leader_epoch": self.leader_epoch}
-        part = accept_together(batches, self.config, now_ms=now_ms, **end)
-        if part is None:
-            return None
-        if not place(part.batches, address_of(part.data) + part.batches["position"], self.producers, **end):
-            return None
-        return self._add_placed(part)
+        part = accept_together(
+            batches,
+            self.config,
+            self.producers,
+            next_offset=self.next_offset,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+        )
+        return None if part is None else self._add_placed(part)
 
     def _add_placed(self, part: LeaderBatches) -> PlacedBatches:
         producer_id = int(part.batches["producer_id"][-1])

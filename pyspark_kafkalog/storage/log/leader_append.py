@@ -34,7 +34,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +61,10 @@ from pyspark_kafkalog.record.header import (
     LENGTH_AT,
     LOG_OVERHEAD_BYTES,
     NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
     NO_SEQUENCE,
     NO_TIMESTAMP,
+    PRODUCER_ID_AT,
     RECORD_BATCH_OVERHEAD_BYTES,
     RECORDS_AT,
     RECORDS_COUNT_AT,
@@ -76,6 +78,7 @@ from pyspark_kafkalog.record.header import (
 from pyspark_kafkalog.record.kernels.decode import NO_FAULT, STATE_SIZE
 from pyspark_kafkalog.record.kernels.native import crc32c_function
 from pyspark_kafkalog.record.kernels.validate import (
+    ANY_PRODUCER,
     RENUMBERED_RECORD_BYTES,
     accept_batches,
     check_sections,
@@ -104,6 +107,12 @@ _BASE_OFFSET: Final = struct.Struct(">q")
 _BATCH_LENGTH: Final = struct.Struct(">i")
 _RECORDS_COUNT: Final = struct.Struct(">i")
 _LEADER_EPOCH: Final = struct.Struct(">i")
+_PRODUCER_ID: Final = struct.Struct(">q")
+
+#: The id, epoch and next sequence of the producer whose batches are accepted.
+_Producer: TypeAlias = tuple[int, int, int]
+_NO_PRODUCER: Final[_Producer] = NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE
+_ANY_PRODUCER: Final[_Producer] = ANY_PRODUCER, NO_PRODUCER_EPOCH, NO_SEQUENCE
 
 
 @quick_dataclass(frozen=True, slots=True)
@@ -174,17 +183,30 @@ def prepare_in_place(
 
 
 def accept_together(
-    batches: Sequence[Buffer], config: LogConfig, *, next_offset: int, leader_epoch: int, now_ms: int
+    batches: Sequence[Buffer],
+    config: LogConfig,
+    producers: ProducerView,
+    *,
+    next_offset: int,
+    leader_epoch: int,
+    now_ms: int,
 ) -> LeaderBatches | None:
     """Batches of clients, each an append of its own, as a leader stores them one after the other from `next_offset` on.
 
-    None unless all are stored as they are, and have little content together.
+    None unless all are stored as they are, have little content together, and follow as `ProducerView.expected` says.
+    Otherwise `producers` then has the last of them.
     """
     sizes = [len(each) for each in batches]
     if min(sizes) < RECORD_BATCH_OVERHEAD_BYTES:
         return None
+    producer = producers.expected(_PRODUCER_ID.unpack_from(batches[0], PRODUCER_ID_AT)[0])
+    if producer is None:
+        return None
     stored = np.frombuffer(bytearray().join(batches), dtype=np.uint8)
-    return _accepted(stored, next_offset, leader_epoch, config, now_ms, _DECOMPRESSED_BYTES, sizes)
+    accepted = _accepted(stored, next_offset, leader_epoch, config, now_ms, _DECOMPRESSED_BYTES, sizes, producer)
+    if accepted is not None:
+        producers.follow(accepted.batches)
+    return accepted
 
 
 def validate_batches(
@@ -231,6 +253,7 @@ def _accepted(
     now_ms: int,
     decompressed_max_bytes: int | None = None,
     sizes: Sequence[int] = (),
+    producer: _Producer = _ANY_PRODUCER,
 ) -> LeaderBatches | None:
     """The batches of clients if a kernel accepts them all in one call; None, with `stored` unchanged, if not.
 
@@ -248,9 +271,8 @@ def _accepted(
     earliest, latest = _timestamp_bounds(config, now_ms)
     batch_bytes = min(config.max_message_bytes, config.segment_bytes)
     record_bytes = config.max_decompressed_message_bytes
-    rules = np.array(
-        [next_offset, leader_epoch, batch_bytes, earliest, latest, config.compact, record_bytes], dtype=np.int64
-    )
+    limits = batch_bytes, earliest, latest, int(config.compact), record_bytes
+    rules = np.array((next_offset, leader_epoch, *producer, *limits), dtype=np.int64)
     table = np.empty(len(sizes), dtype=BATCH_DTYPE)
     is_accepted = accept_batches(crc_function, stored, np.array(contents, dtype=np.int64), rules, table)
     return LeaderBatches(stored, table) if is_accepted else None
@@ -597,11 +619,23 @@ class ProducerView:
             self._changed[producer_id] = append.updated if known is None else known.merged(append.updated)
         return None
 
-    def follow(self, known: ProducerState, table: NDArray[np.void]) -> None:
-        """Count in the batches of a table, which follow those of the producer `known` in sequence and epoch.
+    def expected(self, producer_id: int) -> tuple[int, int, int] | None:
+        """The id, epoch and next sequence of a producer whose batches can be counted in by `follow`.
 
-        None of them belongs to a transaction, and none is open.
+        None for a producer of which each batch has to be looked at: one without batches, or with an open transaction.
         """
+        if producer_id < 0:
+            return _NO_PRODUCER
+        known = self.get(producer_id)
+        if known is None or not known.batches or known.current_txn_first_offset != NO_OFFSET:
+            return None
+        return producer_id, known.producer_epoch, next_sequence(known.last_sequence, 1)
+
+    def follow(self, table: NDArray[np.void]) -> None:
+        """Count in the batches of a table, which are of no producer, or follow as `expected` of theirs says."""
+        known = self.get(int(table["producer_id"][0]))
+        if known is None:
+            return
         batches = known.batches
         for row in table[-BATCHES_TO_RETAIN:].tolist():
             _, _, base_offset, last_offset, _, max_timestamp_ms, _, _, base_sequence, *_ = row

@@ -19,7 +19,14 @@ from tiers import examples
 from pyspark_kafkalog.config.topic import LogConfig
 from pyspark_kafkalog.errors import CorruptRecordError, InvalidRecordError
 from pyspark_kafkalog.record.codecs.codec import CODECS, CompressionType
-from pyspark_kafkalog.record.header import ATTRIBUTES_AT, RECORDS_AT, BatchHeader, crc32c
+from pyspark_kafkalog.record.header import (
+    ATTRIBUTES_AT,
+    NO_PRODUCER_ID,
+    RECORDS_AT,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    crc32c,
+)
 from pyspark_kafkalog.record.reference import Record, decode_batch, encode_batch, encode_varint, encode_varlong
 from pyspark_kafkalog.storage.log import leader_append
 from pyspark_kafkalog.storage.log.leader_append import LeaderBatches, prepare_batches, validate_batches
@@ -109,7 +116,8 @@ def outcome(
 def test_appends_accepted_in_one_call_equal_those_checked_step_by_step(
     sent: Sequence[bytes], config: LogConfig
 ) -> None:
-    together = leader_append.accept_together(sent, config, next_offset=100, leader_epoch=3, now_ms=NOW_MS)
+    producers = leader_append.ProducerView({})
+    together = leader_append.accept_together(sent, config, producers, next_offset=100, leader_epoch=3, now_ms=NOW_MS)
     stored, tables, next_offset, is_each_usual = b"", b"", 100, True
     for data in sent:
         quick, careful = (outcome(data, config, in_one_call=each, next_offset=next_offset) for each in (True, False))
@@ -120,6 +128,8 @@ def test_appends_accepted_in_one_call_equal_those_checked_step_by_step(
         assert quick.data.tobytes() == careful.data.tobytes()
         assert quick.batches.tobytes() == careful.batches.tobytes()
         is_each_usual &= leader_append.prepare_in_place(np.array(bytearray(data)), config, now_ms=NOW_MS) is not None
+        is_each_usual &= (careful.batches["producer_id"] == NO_PRODUCER_ID).all()
+        is_each_usual &= not (careful.batches["attributes"] & TRANSACTIONAL_MASK).any()
         careful.batches["position"] += len(stored)
         stored, tables = stored + careful.data.tobytes(), tables + careful.batches.tobytes()
         next_offset = careful.next_offset

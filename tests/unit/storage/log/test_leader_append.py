@@ -495,9 +495,8 @@ def test_record_of_a_compressed_batch_is_no_larger_than_the_topic_allows(
 def test_compressed_batches_are_accepted_together_up_to_a_limit_of_their_content() -> None:
     zeros = sized_batch(CompressionType.LZ4, (1 << 20) - 100)
     for count in (2, 32, 33):
-        found = accept_together(
-            [zeros] * count, LogConfig.from_properties({}), next_offset=7, leader_epoch=0, now_ms=T0
-        )
+        producers, config = ProducerView({}), LogConfig.from_properties({})
+        found = accept_together([zeros] * count, config, producers, next_offset=7, leader_epoch=0, now_ms=T0)
         assert (0 if found is None else len(found)) == (count if count <= 32 else 0)
 
 
