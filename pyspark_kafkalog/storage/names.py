@@ -13,7 +13,7 @@ import re
 import uuid
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark_kafkalog.errors import (
     InvalidAclError,
@@ -23,7 +23,6 @@ from pyspark_kafkalog.errors import (
     LogDirError,
 )
 from pyspark_kafkalog.units import INT16_MAX, INT32_MAX, INT64_MAX, content_text
-from pyspark_kafkalog.values import dataclass
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -98,9 +97,11 @@ def check_principal(principal: str) -> str:
     return principal
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
-    """A topic's name and a partition's number; `str()` is the name of its directory."""
+class TopicPartition(NamedTuple):
+    """A topic's name and a partition's number; `str()` is the name of its directory.
+
+    A tuple, as requests and commits make and look up many of them: it is hashed and compared without calls of Python.
+    """
 
     topic: str
     partition: int

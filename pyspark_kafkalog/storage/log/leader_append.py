@@ -34,7 +34,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,16 +103,12 @@ REQUEST: Final = "<produce request>"
 #: Batches are decompressed for their checks until they take this much together.
 _DECOMPRESSED_BYTES: Final = 32 << 20
 _ERRORS_SHOWN: Final = 3
-_BASE_OFFSET: Final = struct.Struct(">q")
-_BATCH_LENGTH: Final = struct.Struct(">i")
-_RECORDS_COUNT: Final = struct.Struct(">i")
-_LEADER_EPOCH: Final = struct.Struct(">i")
-_PRODUCER_ID: Final = struct.Struct(">q")
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
 
 #: The id, epoch and next sequence of the producer whose batches are accepted.
-_Producer: TypeAlias = tuple[int, int, int]
-_NO_PRODUCER: Final[_Producer] = NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE
-_ANY_PRODUCER: Final[_Producer] = ANY_PRODUCER, NO_PRODUCER_EPOCH, NO_SEQUENCE
+_NO_PRODUCER: Final = NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE
+_ANY_PRODUCER: Final = ANY_PRODUCER, NO_PRODUCER_EPOCH, NO_SEQUENCE
 
 
 @quick_dataclass(frozen=True, slots=True)
@@ -151,8 +147,8 @@ class PreparedBatches:
         table["leader_epoch"] = leader_epoch
         view = memoryview(self.batches.data.data)
         for at, base_offset in zip(table["position"].tolist(), table["base_offset"].tolist(), strict=True):
-            _BASE_OFFSET.pack_into(view, at + BASE_OFFSET_AT, base_offset)
-            _LEADER_EPOCH.pack_into(view, at + LEADER_EPOCH_AT, leader_epoch)
+            _INT64.pack_into(view, at + BASE_OFFSET_AT, base_offset)
+            _INT32.pack_into(view, at + LEADER_EPOCH_AT, leader_epoch)
         return LeaderBatches(self.batches.data, table)
 
 
@@ -193,13 +189,12 @@ def accept_together(
 ) -> LeaderBatches | None:
     """Batches of clients, each an append of its own, as a leader stores them one after the other from `next_offset` on.
 
-    None unless all are stored as they are, have little content together, and follow as `ProducerView.expected` says.
-    Otherwise `producers` then has the last of them.
+    None unless all are stored as they are, have little content together, and are what `producers` expects and then has.
     """
     sizes = [len(each) for each in batches]
     if min(sizes) < RECORD_BATCH_OVERHEAD_BYTES:
         return None
-    producer = producers.expected(_PRODUCER_ID.unpack_from(batches[0], PRODUCER_ID_AT)[0])
+    producer = producers.expected(_INT64.unpack_from(batches[0], PRODUCER_ID_AT)[0])
     if producer is None:
         return None
     stored = np.frombuffer(bytearray().join(batches), dtype=np.uint8)
@@ -253,7 +248,7 @@ def _accepted(
     now_ms: int,
     decompressed_max_bytes: int | None = None,
     sizes: Sequence[int] = (),
-    producer: _Producer = _ANY_PRODUCER,
+    producer: tuple[int, int, int] = _ANY_PRODUCER,
 ) -> LeaderBatches | None:
     """The batches of clients if a kernel accepts them all in one call; None, with `stored` unchanged, if not.
 
@@ -297,7 +292,7 @@ def _opened(
             stored_bits = bits
         address = length = 0
         if bits:
-            count = _RECORDS_COUNT.unpack_from(view, at + RECORDS_COUNT_AT)[0]
+            count = _INT32.unpack_from(view, at + RECORDS_COUNT_AT)[0]
             max_bytes = records_max_bytes(count, config.max_decompressed_message_bytes)
             try:
                 records = CODECS[CompressionType(bits)].decompress(
@@ -322,7 +317,7 @@ def _opened(
 def _check_first_size(data: NDArray[np.uint8], config: LogConfig) -> None:
     """Refuse a batch that is too large before it is copied or decompressed. The others are checked with their CRCs."""
     if len(data) >= RECORD_BATCH_OVERHEAD_BYTES:
-        size_bytes = _BATCH_LENGTH.unpack_from(data.data, LENGTH_AT)[0] + LOG_OVERHEAD_BYTES
+        size_bytes = _INT32.unpack_from(data.data, LENGTH_AT)[0] + LOG_OVERHEAD_BYTES
         if size_bytes <= len(data):
             check_batch_size(size_bytes, config)
 
@@ -348,8 +343,8 @@ def _assign_offsets(
         if is_client and header.base_offset != 0:
             raise InvalidRecordError(f"the base offset of a batch in an append is {header.base_offset}, expected 0")
         _check_offset(next_offset, header.last_offset_delta)
-        _BASE_OFFSET.pack_into(view, at + BASE_OFFSET_AT, next_offset)
-        _LEADER_EPOCH.pack_into(view, at + LEADER_EPOCH_AT, leader_epoch)
+        _INT64.pack_into(view, at + BASE_OFFSET_AT, next_offset)
+        _INT32.pack_into(view, at + LEADER_EPOCH_AT, leader_epoch)
         next_offset += header.last_offset_delta + 1
         at += header.size_bytes
     return _table(stored)
