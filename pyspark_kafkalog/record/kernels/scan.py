@@ -147,7 +147,7 @@ def walk_headers(data, at, limit, previous_offset, stop_offset):
         size_bytes = length + LOG_OVERHEAD_BYTES
         if size_bytes > limit - at:
             return at, previous_offset, attributes, LIMIT_REACHED
-        attributes |= np.int64(_big_endian(data, at + ATTRIBUTES_AT, 2))
+        attributes |= np.int64(np.int16(_big_endian(data, at + ATTRIBUTES_AT, 2)))
         previous_offset = base_offset + last_offset_delta
         at += size_bytes
 

@@ -12,7 +12,8 @@ from pyspark_kafkalog.record.header import RECORD_BATCH_OVERHEAD_BYTES, BatchHea
 from pyspark_kafkalog.record.kernels.scan import BAD_HEADER, END_OF_DATA, LIMIT_REACHED, OFFSET_REACHED, walk_headers
 
 BATCHES = st.lists(
-    st.tuples(st.integers(-2, 5), st.integers(-1, 9), st.integers(0, 200), st.integers(0, 0x7F)), max_size=12
+    st.tuples(st.integers(-2, 5), st.integers(-1, 9), st.integers(0, 200), st.integers(0, 0x7F) | st.just(-(1 << 15))),
+    max_size=12,
 )
 
 
