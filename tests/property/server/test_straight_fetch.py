@@ -81,7 +81,7 @@ def test_request_is_read_as_in_the_general_way() -> None:
     print(f"KAFKALOG_SEED={SEED}")
     source = random.Random(SEED)
     straight = 0
-    count = examples(2000)
+    count = examples(6000)  # 45 % are usual, so that with any seed a third of so many is
     for _ in range(count):
         frame = drawn_request(source)
         found = parse_usual_fetch(bytearray(frame))
@@ -97,7 +97,7 @@ def test_request_is_read_as_in_the_general_way() -> None:
         names = ("api", "api_version", "correlation_id", "client_id", "is_supported", "has_many_elements")
         assert [getattr(parsed, each) for each in names] == [getattr(general, each) for each in names]
         assert request == body
-    assert straight > count // 6
+    assert straight > count // 3
 
 
 def drawn_response(source: random.Random, version: int) -> FetchResponse:
@@ -149,4 +149,4 @@ def test_response_is_written_as_in_the_general_way() -> None:
         if pieces is not None:
             straight += 1
             assert joined(pieces) == joined(encode_response(FETCH, version, correlation_id, response))
-    assert straight > count // 6
+    assert straight > count // 3

@@ -47,7 +47,7 @@ class Requests:
 
     def _frame(self) -> tuple[bytes, bool]:
         source = self._source
-        is_usual = source.random() < 0.7
+        is_usual = source.random() < 0.8
         is_member = source.random() < 0.1
         version = source.choice((8, 9, 10, 10) if is_usual else COMMIT.versions)
         request = OffsetCommitRequest(
@@ -142,7 +142,7 @@ def test_both_ways_answer_store_and_count_alike(
     topics = LogDir.open(roots[0]).root.native().store.image.topics
     requests = Requests(source, {name: topic.topic_id for name, topic in topics.items()})
     check_alike(monkeypatch, roots, requests.frames, "OFFSET_COMMIT")
-    assert min(straight.count(True), straight.count(False)) > len(straight) // 8
+    assert min(straight.count(True), straight.count(False)) > len(straight) // 4
     assert records(roots[0]) == records(roots[1])
 
 

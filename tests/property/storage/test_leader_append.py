@@ -26,10 +26,12 @@ from pyspark_kafkalog.record.header import (
     TRANSACTIONAL_MASK,
     BatchHeader,
     crc32c,
+    next_sequence,
 )
 from pyspark_kafkalog.record.reference import Record, decode_batch, encode_batch, encode_varint, encode_varlong
 from pyspark_kafkalog.storage.log import leader_append
-from pyspark_kafkalog.storage.log.leader_append import LeaderBatches, prepare_batches, validate_batches
+from pyspark_kafkalog.storage.log.leader_append import LeaderBatches, ProducerView, prepare_batches, validate_batches
+from pyspark_kafkalog.storage.log.producers import BatchMetadata, ProducerState
 
 NOW_MS = T0 + 60_000
 
@@ -100,6 +102,14 @@ def batches(draw: st.DrawFn) -> bytes:
     return sealed(header, body)
 
 
+def before(data: bytes) -> ProducerView:
+    """The producers of a log in which the batch is the next one of its producer."""
+    header = BatchHeader.unpack(data)
+    last = BatchMetadata(next_sequence(header.base_sequence, -1), last_offset=99, offset_delta=0, timestamp_ms=T0)
+    state = ProducerState(header.producer_id, header.producer_epoch, batches=(last,))
+    return ProducerView({header.producer_id: state} if header.producer_id >= 0 else {})
+
+
 def outcome(
     data: bytes, config: LogConfig, *, in_one_call: bool, next_offset: int = 100
 ) -> LeaderBatches | type[Exception]:
@@ -116,7 +126,8 @@ def outcome(
 def test_appends_accepted_in_one_call_equal_those_checked_step_by_step(
     sent: Sequence[bytes], config: LogConfig
 ) -> None:
-    producers = leader_append.ProducerView({})
+    producers = before(sent[0])
+    expected = producers.expected(BatchHeader.unpack(sent[0]).producer_id)
     together = leader_append.accept_together(sent, config, producers, next_offset=100, leader_epoch=3, now_ms=NOW_MS)
     stored, tables, next_offset, is_each_usual = b"", b"", 100, True
     for data in sent:
@@ -128,8 +139,11 @@ def test_appends_accepted_in_one_call_equal_those_checked_step_by_step(
         assert quick.data.tobytes() == careful.data.tobytes()
         assert quick.batches.tobytes() == careful.batches.tobytes()
         is_each_usual &= leader_append.prepare_in_place(np.array(bytearray(data)), config, now_ms=NOW_MS) is not None
-        is_each_usual &= (careful.batches["producer_id"] == NO_PRODUCER_ID).all()
-        is_each_usual &= not (careful.batches["attributes"] & TRANSACTIONAL_MASK).any()
+        for row in careful.batches:
+            is_each_usual &= not row["attributes"] & TRANSACTIONAL_MASK
+            is_each_usual &= expected == (row["producer_id"], row["producer_epoch"], row["base_sequence"])
+            if expected is not None and expected[0] != NO_PRODUCER_ID:
+                expected = *expected[:2], next_sequence(expected[2], int(row["records_count"]))
         careful.batches["position"] += len(stored)
         stored, tables = stored + careful.data.tobytes(), tables + careful.batches.tobytes()
         next_offset = careful.next_offset
